@@ -114,6 +114,7 @@ class Queue:
     accepted: dict[tuple[str | None, str], Accepted] = field(default_factory=dict)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     last_sequence: int = 0
+    turns: dict[str, int] = field(default_factory=dict)  # of FIFO groups: the later it was served, the larger
 
     @property
     def fifo(self) -> bool:
@@ -158,8 +159,8 @@ class Queue:
                 run.append(message)
             if run:
                 runs.append(run)
-        # The group with the oldest message first, and all of it before the next group [37].
-        runs.sort(key=lambda run: self.messages.index(run[0]))
+        # The group that was not served for the longest time first [54], and all of it before the next group [37].
+        runs.sort(key=lambda run: (self.turns.get(run[0].group or "", 0), self.messages.index(run[0])))
         return [message for run in runs if self.messages.index(run[0]) < self.look_ahead for message in run]
 
 
@@ -385,10 +386,10 @@ class Model:
         message = self._behind(queue, handle)
         if not message.here:
             raise Refusal(BAD_VALUE)  # [5]
-        if not self._holds(message, handle, now):
-            if queue.fifo:
-                raise Refusal(BAD_VALUE)
-            return  # [4]
+        if queue.fifo and not self._holds(message, handle, now):
+            raise Refusal(BAD_VALUE)
+        if now >= message.hidden_until or not message.receives:
+            return  # [4]; an older handle of a message in flight has an effect [55]
         if now + seconds * SECOND > message.received + TWELVE_HOURS:
             raise Refusal(BAD_VALUE)  # [3]
         message.hidden_until = now + seconds * SECOND

@@ -47,8 +47,10 @@ from model import (
 )
 
 import suite
-from semel.broker.engine import Caller, Engine, Wanted, dedup, expiry, fair, move_tasks, sweep
-from semel.broker.engine.schema import LANE_BITS, open_database
+from semel.broker.engine import Caller, Engine, Wanted, dedup, expiry, generation, move_tasks, receive_log, store, sweep
+from semel.broker.engine.generation import Generation
+from semel.broker.engine.rows import MESSAGE_ID
+from semel.broker.engine.schema import DATABASE_NAME, GENERATION_BITS, open_database
 from semel.sqs import limits
 from semel.sqs.errors import ServiceError
 
@@ -161,6 +163,9 @@ class EngineAndModel(RuleBasedStateMachine):
     # How a step is taken.
 
     @rule(chosen=st.deferred(any_step))
+    def play(self, chosen: Chosen) -> None:
+        self.take(chosen)
+
     def take(self, chosen: Chosen) -> None:
         name, arguments = chosen
         getattr(self, name)(**arguments)
@@ -344,6 +349,7 @@ class EngineAndModel(RuleBasedStateMachine):
         visibility = queue.visibility if seconds is None else seconds * SECOND
         before = self.receivable()
         again = self.model.replay(queue, attempt, self.now) if attempt else []
+        queue.turns = self.turns(name)
         refused = None if again else outcome(lambda: self.model.room(queue, self.now))
         if refused is not None:
             assert outcome(lambda: self.call("ReceiveMessage", **params)) == refused
@@ -367,6 +373,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue.fifo:
             handed, buried = self.model.fifo_choice(queue, limit, self.now)
             assert [item["MessageId"] for item in shown] == [message.message_id for message in handed]
+            self.check_turns(queue, [message.group or "" for message in handed])
         else:
             here = {message.message_id: message for message in queue.messages}
             handed = [here[item["MessageId"]] for item in shown]
@@ -379,12 +386,24 @@ class EngineAndModel(RuleBasedStateMachine):
             self.model.bury(queue, message, self.now)
         return handed
 
+    def turns(self, name: str) -> dict[str, int]:
+        """How long ago a group had its turn is for the engine to say; what follows from it, for the model."""
+        return {group.name: group.turn for group in self.generation(name).groups.values()}
+
+    def check_turns(self, queue: Queue, served: list[str]) -> None:
+        """A group that was served goes behind all that were not [54]."""
+        turns = self.turns(queue.name)
+        latest = sorted(turns, key=lambda group: turns[group])[len(turns) - len(set(served)) :]
+        assert latest == list(dict.fromkeys(served))
+
     def buried(self, queue: Queue, here: dict[str, Message]) -> list[Message]:
         """Those that are in the dead-letter queue now, in the order in which they went there."""
         if queue.redrive is None or queue.redrive.target not in self.model.queues:
             return []
-        lane = self.engine.store.queues[queue.redrive.target].lane.id
-        letters = [row[0] for row in self.select(f"SELECT message_id FROM messages WHERE lane = {lane} ORDER BY id")]
+        target = self.engine.store.queues[queue.redrive.target].generation
+        self.engine.store.write_out()
+        query = f"SELECT {MESSAGE_ID} FROM messages WHERE id >= {target.low} AND id < {target.high} ORDER BY id"
+        letters = [row[0] for row in self.select(query)]
         return [here[message_id] for message_id in letters if message_id in here]
 
     def received_again(
@@ -751,16 +770,30 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         if orderly:
             self.commit()
-        self.engine.close()
+            self.engine.close()
+        else:
+            self.kill()
         self.forget()
         self.engine = self.open()
+
+    def kill(self) -> None:
+        """The files as they are at this moment, without what the process would do at its end."""
+        assert self.folder is not None
+        copy = Path(tempfile.mkdtemp(prefix="semel-proof-"))
+        for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, copy / name)
+        self.engine.rollback()
+        self.engine.close()
+        shutil.rmtree(self.folder)
+        self.folder = copy
 
     # What holds after every step.
 
     @invariant()
     def check(self) -> None:
         self.whoever_waits_looks_in_time()
-        if self.engine.store.unwritten:
+        if self.engine.store.has_unwritten:
             return  # looking into the table would have it written, which a later step may be the one to forget
         self.every_message_is_where_the_model_has_it()
         self.counters_are_what_counting_gives()
@@ -769,16 +802,16 @@ class EngineAndModel(RuleBasedStateMachine):
         self.nothing_is_hidden_for_more_than_twelve_hours_after_its_receive()
 
     def every_message_is_where_the_model_has_it(self) -> None:
-        rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in self.engine.store.queues}
-        lanes = {queue.lane.id: name for name, queue in self.engine.store.queues.items()}
-        for lane, *row in self.select("SELECT lane, message_id, state, due, receives, enqueued FROM messages"):
-            if lane in lanes:
-                rows[lanes[lane]].append(tuple(row))
-        assert rows.keys() == self.model.queues.keys()
+        assert self.engine.store.queues.keys() == self.model.queues.keys()
         for name, queue in self.model.queues.items():
-            kept = [row for row in rows[name] if row[4] + queue.retention > self.now]
-            # A hidden row whose time has come is visible, though nobody has looked yet.
-            found = {row[0]: (STATES[row[1] if row[2] > self.now else 0], *row[3:]) for row in kept}
+            generation = self.generation(name)
+            kept = [row for row in self.rows(generation) if row[2] + queue.retention > self.now]
+            found = {}
+            for number, message_id, enqueued, _ in kept:
+                state = generation.states.get(number)
+                # A hidden message whose time has come is visible, though nobody has looked yet.
+                kind = 0 if state is None or state.due <= self.now else state.state
+                found[message_id] = STATES[kind], 0 if state is None else state.receives, enqueued
             assert found == {
                 message.message_id: (queue.state(message, self.now), message.receives, message.enqueued)
                 for message in queue.messages
@@ -786,48 +819,66 @@ class EngineAndModel(RuleBasedStateMachine):
             }
             assert len(found) == len(kept)
 
+    def generation(self, name: str) -> Generation:
+        return self.engine.store.queues[name].generation
+
+    def rows(self, generation: Generation) -> list[tuple[int, str, int, str | None]]:
+        bounds = f"id >= {generation.low} AND id < {generation.high}"
+        query = f"SELECT id, {MESSAGE_ID}, enqueued, grp FROM messages WHERE {bounds} ORDER BY id"
+        return [(row[0] - generation.low, *row[1:]) for row in self.select(query)]
+
     def counters_are_what_counting_gives(self) -> None:
-        counted: dict[int, list[int]] = {queue.lane.id: [0, 0, 0] for queue in self.engine.store.queues.values()}
-        for lane, state, number in self.select("SELECT lane, state, count(*) FROM messages GROUP BY lane, state"):
-            if lane in counted:
-                counted[lane][state] = number
-        busy = dict(self.select("SELECT lane, count(*) FROM groups WHERE in_flight > 0 GROUP BY lane"))
-        kept = {queue.lane.id: queue.lane for queue in self.engine.store.queues.values()}
-        for number, lane in kept.items():
-            assert lane.counts == counted[number]
-            assert lane.busy_groups == busy.get(number, 0)
-        if not self.in_transaction:
-            saved = self.select("SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM lanes WHERE live = 1")
-            assert {row[0]: row[1:] for row in saved} == {
-                lane.id: (lane.next_n, *lane.counts, lane.busy_groups) for lane in kept.values()
-            }
+        for name in self.model.queues:
+            generation = self.generation(name)
+            numbers = {row[0] for row in self.rows(generation)}
+            assert generation.states.keys() <= numbers
+            counted = Counter(state.state for state in generation.states.values())
+            ready = len(numbers) - counted[1] - counted[2]
+            assert generation.counts == [ready, counted[1], counted[2]]
+            assert generation.busy_groups == sum(bool(group.flying) for group in generation.groups.values())
 
     def groups_are_what_their_messages_make_them(self) -> None:
-        """Every group has messages, every grouped message a group; `head` and `in_flight` can be worked out anew."""
-        fifo = {queue.lane.id: queue.fifo for queue in self.engine.store.queues.values()}
-        members: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
-        query = "SELECT lane, json_extract(extra, '$.group'), grp, state, pos FROM messages ORDER BY pos"
-        for lane, group, number, state, place in self.select(query):
-            assert (group is None) == (number is None)
-            if lane in fifo and group is not None:
-                members.setdefault((lane, group), []).append((number, state, place))
-        expected = {}
-        for (lane, group), rows in members.items():
-            ready = [place for _, state, place in rows if state == 0]
-            locked = [place for _, state, place in rows if state == 1]
-            blocked = fifo[lane] and locked and ready and locked[0] < ready[0]
-            head = ready[0] if ready and not blocked else None
-            assert len({number for number, _, _ in rows}) == 1
-            expected[rows[0][0]] = (lane, group, head, len(locked))
-        found = self.select("SELECT id, lane, name, head, in_flight FROM groups")
-        assert {row[0]: row[1:] for row in found if row[1] in fifo} == expected
+        """Every group has messages, every grouped message a group; what is ready can be found."""
+        for name in self.model.queues:
+            generation = self.generation(name)
+            members: dict[str, tuple[list[int], set[int], int]] = {}
+            returned = set()
+            for number, _, _, group in self.rows(generation):
+                state = generation.states.get(number)
+                place = number if state is None else state.place
+                key = place << GENERATION_BITS | number
+                if group is None:
+                    if state is not None and state.state == 0:
+                        returned.add(key)
+                    assert state is not None or number > generation.cursor
+                    continue
+                ready, flying, delayed = members.get(group, ([], set(), 0))
+                if state is None or state.state == 0:
+                    ready.append(key)
+                elif state.state == 1:
+                    flying.add(number)
+                else:
+                    delayed += 1
+                members[group] = ready, flying, delayed
+            assert returned <= set(generation.returned)
+            assert {
+                group.name: (group.items[group.start :], group.flying, group.delayed)
+                for group in generation.groups.values()
+            } == {group: (sorted(ready), flying, delayed) for group, (ready, flying, delayed) in members.items()}
+            fifo, heads = generation.fifo, generation.heads
+            offered = {id(group) for rank, group in heads if group.offered == rank == group.rank(fifo)}
+            offered |= {id(group) for group in generation.beyond.values()}
+            for one in generation.groups.values():
+                assert not one.taken
+                assert one.rank(fifo) is None or id(one) in offered
 
     def no_message_is_in_two_places(self) -> None:
-        assert self.select("SELECT message_id FROM messages GROUP BY message_id HAVING count(*) > 1") == []
-        assert self.select(f"SELECT id FROM messages WHERE id >> {LANE_BITS} <> lane") == []
+        assert self.select(f"SELECT {MESSAGE_ID} FROM messages GROUP BY 1 HAVING count(*) > 1") == []
 
     def nothing_is_hidden_for_more_than_twelve_hours_after_its_receive(self) -> None:
-        assert self.select("SELECT id FROM messages WHERE state = 1 AND due - received > 43200000") == []
+        for name in self.model.queues:
+            for state in self.generation(name).states.values():
+                assert state.state != 1 or state.due - state.received <= 43_200_000
 
     def whoever_waits_looks_in_time(self) -> None:
         for name, queue in self.model.queues.items():
@@ -849,6 +900,16 @@ class OnDisk(EngineAndModel):
         super().teardown()
         assert self.folder is not None
         shutil.rmtree(self.folder)
+
+
+class RebuiltAtEveryStep(EngineAndModel):
+    """The engine is killed after every step, and what is in memory is worked out anew from the database."""
+
+    def take(self, chosen: Chosen) -> None:
+        super().take(chosen)
+        self.commit()
+        self.opened += 1
+        self.engine = Engine(self.engine.store.db, Random(self.opened), cooldowns=False)
 
 
 class InSmallSteps(EngineAndModel):
@@ -923,13 +984,23 @@ def test_a_database_that_is_closed_and_opened_again_is_the_same() -> None:
     run_state_machine_as_test(OnDisk, settings=effort(40, 60))
 
 
+def test_an_engine_that_is_killed_after_every_step_goes_on_as_if_nothing_had_happened() -> None:
+    run_state_machine_as_test(RebuiltAtEveryStep, settings=effort(150, 60))
+
+
 def test_what_is_done_in_portions_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (expiry, "_CHUNK", 2),
         (sweep, "_CHUNK", 2),
         (dedup, "_LONGEST_LOG", 3),
         (move_tasks, "_STEP", 2),
-        (fair, "_ROUND", 2),
+        (generation, "_STALE_ENTRIES", 2),
+        (generation, "_ITEMS_DROPPED", 2),
+        (expiry, "_STALE_LATE", 2),
+        (receive_log, "_LONG", 5),
+        (receive_log, "_MOST_STATES", 2),
+        (receive_log, "_TRIMMED_ROWS", 2),
+        (store, "_NUMBERS_RESERVED", 3),
         (limits, "MAX_IN_FLIGHT", 6),
         (limits, "FIFO_LOOK_AHEAD", 6),
     ):

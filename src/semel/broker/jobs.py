@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semel.broker import protocol as wire
+from semel.broker.engine import Received
 from semel.broker.http import Request
 from semel.sqs.errors import ServiceError
 
@@ -23,7 +24,7 @@ class Job:
     trace: str | None = None
     deadline: int = 0  # of a parked poll, by the broker's clock
     timer: asyncio.TimerHandle | None = None
-    result: dict[str, Any] | None = None
+    result: dict[str, Any] | Received | None = None
     error: ServiceError | None = None
     performed: int = 0  # when, by the broker's clock
     answer: bytes = b""

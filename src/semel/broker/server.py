@@ -1,7 +1,8 @@
-"""The broker at work: requests that arrive together share one transaction and one sync to disk.
+"""The broker at work: requests that arrive together share one transaction, and often one sync to disk.
 
-Rules: an answer leaves only after its change is durable; nothing touches the engine while a commit is under way; a
-message goes to a waiting client only if that client is still there.
+Rules: an answer leaves only after its change is durable, and all that it has seen; only receives and changes of
+visibility need not be on disk themselves. The next transaction does not wait for the sync of the one before. A message
+goes to a waiting client only if that client is still there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from random import Random
 from time import monotonic, time
 from typing import Final
@@ -19,13 +21,13 @@ from semel.broker import protocol as wire
 from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.clock import Clock
-from semel.broker.committer import Committer
-from semel.broker.engine import NEVER, Caller, Engine
+from semel.broker.engine import NEVER, Caller, Engine, Received
 from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
 from semel.broker.jobs import Batch, Job
 from semel.broker.same_site import Origins
+from semel.broker.syncer import Syncer
 from semel.sqs.errors import (
     ACCESS_DENIED,
     INTERNAL_FAILURE,
@@ -45,7 +47,7 @@ _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 
 
 class Broker:
-    """Owns the engine and is owned by one event loop."""
+    """Owns the engine and is owned by one event loop. `log` is the file to sync, None if nothing is to be durable."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Broker:
         clock: Clock,
         faults: Faults,
         *,
-        durable: bool,
+        log: Path | None,
         verifier: Verifier | None = None,
         allowed_hosts: Collection[str] = (),
         rng: Random | None = None,
@@ -73,13 +75,17 @@ class Broker:
         self._pending: list[Job] = []
         self._held: dict[Job, asyncio.TimerHandle] = {}  # by the latency fault
         self._parked: dict[str, dict[Job, None]] = {}
-        self._lost: list[tuple[str, list[str], int]] = []  # received by a client that hung up before its answer
-        self._scheduled = self._committing = self._stopping = self._closed = False
+        # Received by clients that hung up before they got the answer: queue, receipt handles, time.
+        self._undelivered: list[tuple[str, list[str], int]] = []
+        self._unsynced: list[Batch] = []  # committed; the next sync makes them durable
+        self._syncing: list[Batch] = []  # the sync under way makes these durable
+        self._disk_failure = ""
+        self._scheduled = self._checkpointing = self._stopping = self._closed = False
         self._sweep_due = self._look_again = True
         self._moves_due: int | None = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
-        self._committer = Committer(engine, self._loop) if durable else None
+        self._syncer = Syncer(log, self._loop) if log is not None else None
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         self._schedule()
 
@@ -154,7 +160,7 @@ class Broker:
     # The transaction.
 
     def _schedule(self) -> None:
-        if not (self._scheduled or self._committing or self._closed):
+        if not (self._scheduled or self._checkpointing or self._closed):
             self._scheduled = True
             self._idle.clear()
             # Not in this turn of the loop but in the next: what has already arrived is read first and joins in.
@@ -163,37 +169,95 @@ class Broker:
     def _run(self) -> None:
         """Carries out everything that is waiting, in one transaction."""
         self._scheduled = False
-        if self._committing:
+        if self._checkpointing or self._closed:
             return
         self._look_at_disk()
-        now = self.clock.now()
         batch = Batch(self._pending)
         self._pending = []
-        changes = self.engine.changes
         try:
             self.engine.begin()
-            for job in batch.jobs:
-                self._perform(job, batch, now)
-            now = self.clock.now()  # one of the jobs may have moved a manual clock
-            self._chores(now)
-            self._serve_parked(batch, now)
+            self._carry_out(batch)
             self.engine.flush()
-        except Exception as error:  # noqa: BLE001 - whatever it is, each call must get its own answer
-            self._salvage(batch, error)
-            return
-        if self._committer is not None and self.engine.changes != changes:
-            self._committing = True
-            self._committer.commit(lambda error: self._committed(batch, error))
-            # The disk is busy for a while: the time to write the answers.
-            self._render_all(batch)
-            return
-        try:
             self.engine.commit()
         except Exception as error:  # noqa: BLE001 - whatever it is, each call must get its own answer
             self._salvage(batch, error)
             return
-        self._render_all(batch)
-        self._finish(batch)
+        self._committed(batch)
+
+    def _carry_out(self, batch: Batch) -> None:
+        """Receives come last, those that wait before those that are new: they see what came with them."""
+        now = self.clock.now()
+        receives = []
+        for job in batch.jobs:
+            if job.is_receive:
+                receives.append(job)
+            else:
+                self._perform(job, batch, now)
+        now = self.clock.now()  # one of the jobs may have moved a manual clock
+        self._chores(now)
+        self._serve_parked(batch, now)
+        for job in receives:
+            self._perform(job, batch, now)
+        woken = self.engine.woken()  # by receives: messages that stay visible
+        self._look_again = any(job.queue in woken for job in batch.parked) or not woken.isdisjoint(self._parked)
+
+    def _committed(self, batch: Batch) -> None:
+        """It has happened: polls wait or do not wait any more. Answers leave when it is durable."""
+        self.engine.committed()
+        del self._undelivered[:]
+        for job in batch.unparked:
+            self._unpark(job)
+        for job in batch.parked:
+            self._park(job)
+        if self._syncer is not None and (self.engine.must_sync or self._unsynced or self._syncing):
+            self._unsynced.append(batch)
+            if not self._syncing:
+                self._sync()
+            # The disk is busy for a while: the time to write the answers.
+            self._render_all(batch)
+        else:
+            self._render_all(batch)
+            self._answer(batch)
+        if self._syncer is not None and self.engine.checkpoint_is_due:
+            self._checkpointing = True
+            self._syncer.run(self.engine.checkpoint, self._checkpointed)
+        else:
+            self._plan()
+
+    def _sync(self) -> None:
+        assert self._syncer is not None
+        self._syncing, self._unsynced = self._unsynced, []
+        self._syncer.sync(self._synced)
+
+    def _synced(self, error: Exception | None) -> None:
+        durable, self._syncing = self._syncing, []
+        if error is not None:
+            self._give_up(error, durable)
+            return
+        for batch in durable:
+            self._answer(batch)
+        if self._unsynced:
+            self._sync()
+        self._plan()
+
+    def _give_up(self, error: Exception, batches: list[Batch]) -> None:
+        """After a sync that failed nobody knows what is on disk: it must be read again, by a new broker."""
+        self._disk_failure = f"The broker's disk failed ({error}). Restart the broker: it then knows what is stored."
+        log.critical("%s", self._disk_failure)
+        unsynced, self._unsynced = self._unsynced, []
+        for batch in (*batches, *unsynced):
+            for job in batch.done:
+                job.error, job.result = ServiceError(SERVICE_UNAVAILABLE, self._disk_failure), None
+                if job.work is None:
+                    job.answer = self._render(job)
+                job.request.reply(job.answer)
+        self._plan()
+
+    def _checkpointed(self, error: Exception | None) -> None:
+        self._checkpointing = False
+        if error is not None:
+            log.error("the log could not be written into the database", exc_info=error)
+        self._plan()
 
     def _look_at_disk(self) -> None:
         """Stops to take messages while there is still room to give the others out."""
@@ -216,9 +280,11 @@ class Broker:
         caller = Caller(now, job.origin, job.sender, job.trace)
         job.error = None
         try:
+            if self._disk_failure:
+                raise ServiceError(SERVICE_UNAVAILABLE, self._disk_failure)
             if self._disk_is_low and job.call.operation.name in _GROWING:
                 raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
-            job.result = self.engine.perform(job.call.operation.name, job.call.params, caller)
+            job.result = self.engine.call(job.call.operation.name, job.call.params, caller)
             job.performed = now
             if not job.result and job.is_receive and not self._stopping and not job.deadline:
                 wait = self.engine.wait_seconds(job.call.params)
@@ -233,7 +299,7 @@ class Broker:
             self._moves_due = now
 
     def _chores(self, now: int) -> None:
-        for queue, handles, received in self._lost:
+        for queue, handles, received in self._undelivered:
             self.engine.give_back(queue, handles, received, now)
         while self._moves_due is not None and self._moves_due <= now:
             self._moves_due = self.engine.step_moves(now)
@@ -247,8 +313,6 @@ class Broker:
     def _serve_parked(self, batch: Batch, now: int) -> None:
         """Gives what has become visible to the polls that wait for it, first come, first served."""
         woken, everywhere = self.engine.woken(), self._look_again
-        # A poll that came in this very batch is not parked yet; what woke its queue may have come after its look.
-        self._look_again = any(everywhere or job.queue in woken for job in batch.parked)
         names = [name for name in self._parked if name in woken or everywhere or self.engine.next_look(name) <= now]
         for name in names:
             for job in self._parked[name]:
@@ -262,13 +326,6 @@ class Broker:
                     break
                 batch.unparked.append(job)
 
-    def _committed(self, batch: Batch, error: BaseException | None) -> None:
-        self._committing = False
-        if isinstance(error, Exception):
-            self._salvage(batch, error)
-        else:
-            self._finish(batch)
-
     def _salvage(self, batch: Batch, error: Exception) -> None:
         """The shared transaction failed: each call is carried out again in one of its own, and answers for itself."""
         if not isinstance(error, sqlite3.Error):
@@ -277,6 +334,7 @@ class Broker:
         self.engine.rollback()
         if isinstance(error, sqlite3.Error):
             self.engine.checkpoint()
+        must_sync = False
         for job in batch.jobs:
             job.deadline, job.result = 0, None
             try:
@@ -285,6 +343,7 @@ class Broker:
                 self.engine.flush()
                 self.engine.commit()
                 self.engine.committed()
+                must_sync = must_sync or self.engine.must_sync
             except Exception as cause:  # noqa: BLE001 - this call failed; the others must not
                 self.engine.rollback()
                 job.error = _failure(cause)
@@ -292,9 +351,16 @@ class Broker:
                 alone.parked = [parked for parked in alone.parked if parked is not job]
                 job.work = None
                 alone.done.append(job)
-        # What the broker does by itself was undone as well; the disk gets a moment before it is tried again.
+        for job in alone.parked:
+            self._park(job)
         self._render_all(alone)
-        self._answer(alone)
+        if self._syncer is not None and must_sync:
+            self._unsynced.append(alone)
+            if not self._syncing:
+                self._sync()
+        else:
+            self._answer(alone)
+        # What the broker does by itself was undone as well; the disk gets a moment before it is tried again.
         self._loop.call_later(_SECOND_TRY_SECONDS, self._try_again)
         if self._pending:
             self._schedule()
@@ -322,21 +388,16 @@ class Broker:
             content_type, body = wire.error_answer(job.protocol, job.error, job.request_id)
             return render(job.error.kind.status, content_type, body, keep_alive=keep_alive, headers=headers)
         assert job.call is not None
-        content_type, body = wire.answer(job.call, job.result or {}, job.request_id)
+        result = job.result or {}
+        if isinstance(result, Received):
+            if job.protocol is wire.Protocol.JSON:
+                return render(200, wire.JSON_TYPE, result.json.encode(), keep_alive=keep_alive, headers=headers)
+            result = result.as_dict()
+        content_type, body = wire.answer(job.call, result, job.request_id)
         return render(200, content_type, body, keep_alive=keep_alive, headers=headers)
 
-    def _finish(self, batch: Batch) -> None:
-        """The transaction is durable: everybody may know."""
-        del self._lost[:]
-        self._answer(batch)
-        self._plan()
-
     def _answer(self, batch: Batch) -> None:
-        self.engine.committed()
-        for job in batch.parked:
-            self._park(job)
-        for job in batch.unparked:
-            self._unpark(job)
+        """The transaction is durable: everybody may know."""
         for job in batch.done:
             self._reply(job)
 
@@ -345,8 +406,8 @@ class Broker:
             if not job.result:
                 self.engine.count_empty_receive(job.queue)
             elif job.request.hung_up:
-                handles = [message["ReceiptHandle"] for message in job.result["Messages"]]
-                self._lost.append((job.queue, handles, job.performed))
+                assert isinstance(job.result, Received)
+                self._undelivered.append((job.queue, job.result.handles, job.performed))
                 job.request.abort()
                 return
         if self.faults.active and job.call is not None and self.faults.strikes(Fault.LOST_ANSWER, job.queue):
@@ -356,7 +417,7 @@ class Broker:
 
     def _plan(self) -> None:
         """When to run next: now if something waits, else when something falls due."""
-        if self._pending or self._lost or (self._look_again and self._parked):
+        if self._pending or self._undelivered or (self._look_again and self._parked):
             self._schedule()
             return
         now = self.clock.now()
@@ -397,8 +458,8 @@ class Broker:
                 del self._parked[job.queue]
 
     def _end_poll(self, job: Job) -> None:
-        if self._committing:
-            # It may just be getting a message: ask again when that is known.
+        if self._checkpointing:
+            # Nobody may look at the engine now.
             job.timer = self._loop.call_later(0.001, self._end_poll, job)
             return
         self._unpark(job)
@@ -431,9 +492,10 @@ class Broker:
         self._tick_timer.cancel()
         for job in list(self._held):
             self._release(job)
-        while self._scheduled or self._committing or self._pending:
+        while self._scheduled or self._checkpointing or self._pending or self._syncing or self._unsynced:
             self._idle.clear()
-            self._schedule()
+            if not self._syncing:
+                self._schedule()
             await self._idle.wait()
         for job in [job for jobs in self._parked.values() for job in jobs]:
             self._end_poll(job)
@@ -441,8 +503,8 @@ class Broker:
             connection.finish()
         if self._look_timer is not None:
             self._look_timer.cancel()
-        if self._committer is not None:
-            self._committer.stop()
+        if self._syncer is not None:
+            self._syncer.stop()
         self._closed = True
         self.engine.close()
 

@@ -18,7 +18,7 @@ from typing import Final
 from semel.broker.auth import Credentials, Verifier
 from semel.broker.clock import ManualClock, SystemClock
 from semel.broker.engine import Engine
-from semel.broker.engine.schema import open_database
+from semel.broker.engine.schema import DATABASE_NAME, open_database
 from semel.broker.faults import Faults, Setting
 from semel.broker.server import Broker
 from semel.errors import StartError
@@ -117,7 +117,7 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
             account=options.account,
             region=options.region,
             cooldowns=options.cooldowns,
-            faulty=faults,
+            faults=faults,
         )
     except sqlite3.Error as error:
         db.close()
@@ -128,7 +128,7 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
         engine,
         clock,
         faults,
-        durable=options.data is not None,
+        log=None if options.data is None else options.data / f"{DATABASE_NAME}-wal",
         verifier=verifier,
         allowed_hosts=options.allowed_hosts,
         max_connections=options.max_connections,

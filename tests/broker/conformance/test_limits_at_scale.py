@@ -92,9 +92,9 @@ def test_a_fifo_queue_looks_for_groups_among_its_first_messages_only(sqs: Sqs) -
     seen = []
     for _ in range(4):
         crowd = sqs.receive(url, VisibilityTimeout=HOURS)
-        seen.append(bodies(sqs.receive(url, VisibilityTimeout=0)))
+        seen.append(bodies([*crowd, *sqs.receive(url, VisibilityTimeout=0)]))
         for message in crowd:
             sqs.delete(url, message)
     # Whether messages in flight count among the first is left open: that is the third round.
-    assert seen[:2] == [[], []]
-    assert seen[3] == ["behind"]
+    assert "behind" not in seen[0] + seen[1]
+    assert "behind" in seen[3]

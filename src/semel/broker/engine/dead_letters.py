@@ -2,88 +2,61 @@
 
 from __future__ import annotations
 
-import orjson
-
-from semel.broker.engine import groups
-from semel.broker.engine.expiry import hide_until, remove
-from semel.broker.engine.messages import Stored
-from semel.broker.engine.schema import DELAYED, READY
+from semel.broker.engine.expiry import remove
+from semel.broker.engine.rows import Row, packed, with_id
+from semel.broker.engine.schema import NUMBER_MASK
+from semel.broker.engine.send import enter
 from semel.broker.engine.store import Queue, Store
 
-_INSERT_MOVED = """
-INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
-    message_id, body, md5, sender, extra)
-VALUES (?1, ?2, ?3, ?4, ?1, ?5, 0, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
-"""
 
-
-def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
+def dead_letter(store: Store, queue: Queue, row: Row, now: int) -> bool:
     """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then it stays."""
     assert queue.redrive is not None
     target = store.queues.get(queue.redrive.target.name)
     if target is None:
         return False
-    extra = orjson.loads(message.extra) if message.extra else {}
+    state = queue.generation.states[row.id & NUMBER_MASK]
+    extra = dict(row.extras())
     extra["source"] = str(queue.arn)
+    extra["prior"] = extra.get("prior", 0) + state.receives
+    extra.setdefault("first", state.first)
     if target.fifo:
         # Its own id as dedup id: no window of the dead-letter queue can swallow it.
-        extra["dedup"] = message.message_id
+        extra["dedup"] = row.message_id
+        extra.setdefault("sent", row.enqueued)
     _insert(
         store,
         target,
-        message._replace(prior=message.prior + message.receives, extra=orjson.dumps(extra)),
-        group=extra.get("group"),
-        enqueued=now if target.fifo else message.enqueued,
+        row._replace(extra=packed(extra), enqueued=now if target.fifo else row.enqueued),
         # A FIFO queue's delay is for whatever is in it; a Standard queue's is for what is sent to it.
         delay=target.delay if target.fifo else 0,
         now=now,
     )
-    remove(store, queue, [(message.id, READY, message.grp, 0)], now)
+    remove(store, queue, {row.id & NUMBER_MASK: row.group}, now)
     store.count(queue, "dead_lettered")
     return True
 
 
-def redrive(store: Store, source: Queue, target: Queue, message: Stored, now: int) -> None:
+def redrive(store: Store, source: Queue, target: Queue, row: Row, now: int) -> None:
     """Moves a ready message out of a dead-letter queue as if it were sent anew: new id, new times, no receives."""
-    extra = orjson.loads(message.extra) if message.extra else {}
-    extra.pop("source", None)
+    extra = {key: value for key, value in row.extras().items() if key in ("attributes", "trace", "sender")}
     message_id = store.new_id()
     if target.fifo:
         extra["dedup"] = message_id
-    else:
-        extra.pop("dedup", None)
-    _insert(
-        store,
-        target,
-        message._replace(
-            message_id=message_id,
-            prior=0,
-            first=0,
-            sent=now,
-            extra=orjson.dumps(extra) if extra else None,
-        ),
-        group=extra.get("group"),
-        enqueued=now,
-        delay=target.delay,
-        now=now,
-    )
-    remove(store, source, [(message.id, READY, message.grp, 0)], now)
+    moved = row._replace(wire=with_id(row.wire, message_id), extra=packed(extra), enqueued=now)
+    _insert(store, target, moved, delay=target.delay, now=now)
+    remove(store, source, {row.id & NUMBER_MASK: row.group}, now)
 
 
-def _insert(
-    store: Store, target: Queue, message: Stored, *, group: str | None, enqueued: int, delay: int, now: int
-) -> None:
-    lane = target.lane
-    row = store.next_row(lane)
-    state, due = (DELAYED, now + delay) if delay else (READY, 0)
-    if delay:
-        hide_until(lane, due)
-    grp = groups.enter(store, target, group, None if delay else row, now) if group else None
-    late = now if enqueued < now else 0
+def _insert(store: Store, target: Queue, row: Row, *, delay: int, now: int) -> None:
+    generation = target.generation
+    store.touched.add(generation)
+    row = row._replace(id=store.next_row(generation))
+    number, due = row.id & NUMBER_MASK, now + delay if delay else 0
+    late = row.enqueued < now
+    store.insert(row, due=due if due and not target.fifo else None, arrived=now if late else None)
+    enter(generation, number, row.group, due, now)
     if late:
-        lane.expiry_floor = min(lane.expiry_floor, enqueued + target.retention)
-    content = (message.message_id, message.body, message.md5, message.sender, message.extra)
-    times = (message.prior, message.first, enqueued, message.sent, late)
-    store.db.execute(_INSERT_MOVED, (row, lane.id, state, due, grp, *times, *content))
-    store.shift(lane, state, 1)
+        generation.add_late(row.enqueued, number)
+        generation.expiry_floor = min(generation.expiry_floor, row.enqueued + target.retention)
     store.woken.add(target.name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from semel.broker.engine import (
     acknowledge,
@@ -22,22 +22,23 @@ from semel.broker.engine import (
     send,
     sweep,
 )
-from semel.broker.engine.expiry import settle, settle_wholly
+from semel.broker.engine.expiry import expire, expire_all
 from semel.broker.engine.faults import FaultInjector, NoFaults
+from semel.broker.engine.generation import NEVER, Generation
 from semel.broker.engine.peek import Wanted
-from semel.broker.engine.store import NEVER, Caller, Queue, Store
+from semel.broker.engine.receive import Received
+from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs.errors import no_such_queue
 
-__all__ = ["NEVER", "Caller", "Engine", "Queue", "Wanted"]
+__all__ = ["NEVER", "Caller", "Engine", "Queue", "Received", "Wanted"]
 
 Params = dict[str, Any]
-_SENDS = frozenset({"SendMessage", "SendMessageBatch"})
-# The first of the queue's oldest messages, and not of all of them: an age is worth no long search.
-_OLDEST = """
-SELECT CASE WHEN late > 0 THEN late ELSE enqueued END FROM
-    (SELECT late, enqueued, receives FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1000)
-WHERE receives < 3 LIMIT 1
-"""
+_CHECKPOINT_PAGES: Final = 3_000
+_OFTEN: Final = 3  # receives after which a message does not count for the age of the oldest one
+# What looks at the table of messages, or may, writes out first what was sent and deleted; these do not look.
+_BLIND = frozenset({"SendMessage", "SendMessageBatch", "DeleteMessage", "DeleteMessageBatch", "ReceiveMessage"})
+# When the oldest messages came, and not all of them: an age is worth no long search.
+_OLDEST = "SELECT id, coalesce(arrived, enqueued) FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1000"
 
 
 class Measures(NamedTuple):
@@ -61,20 +62,25 @@ class Engine:
         account: str = "000000000000",
         region: str = "us-east-1",
         cooldowns: bool = True,
-        faulty: FaultInjector | None = None,
+        faults: FaultInjector | None = None,
     ) -> None:
         self.store = Store(db, rng, account=account, region=region)
         self._cooldowns = cooldowns
-        self._faulty: FaultInjector = faulty or NoFaults()
+        self._faults: FaultInjector = faults or NoFaults()
         self._operations = self._on_queues() | self._on_messages()
 
     def perform(self, operation: str, params: Params, caller: Caller) -> Params:
-        """The answer to a call whose parameters have been checked against the service model."""
-        if operation not in _SENDS:
+        """The answer to a call, as a dictionary."""
+        answer = self.call(operation, params, caller)
+        return answer.as_dict() if isinstance(answer, Received) else answer
+
+    def call(self, operation: str, params: Params, caller: Caller) -> Params | Received:
+        """The answer to a call whose parameters have been checked against the service model, and are not changed."""
+        if operation not in _BLIND:
             self.store.write_out()
         return self._operations[operation](params, caller)
 
-    def _on_queues(self) -> dict[str, Callable[[Params, Caller], Params]]:
+    def _on_queues(self) -> dict[str, Callable[[Params, Caller], Params | Received]]:
         store, cooldowns = self.store, self._cooldowns
 
         def find(params: Params) -> Queue:
@@ -110,8 +116,8 @@ class Engine:
             "CancelMessageMoveTask": lambda p, _: move_tasks.cancel(store, p),
         }
 
-    def _on_messages(self) -> dict[str, Callable[[Params, Caller], Params]]:
-        store, faulty = self.store, self._faulty
+    def _on_messages(self) -> dict[str, Callable[[Params, Caller], Params | Received]]:
+        store, faults = self.store, self._faults
 
         def find(params: Params) -> Queue:
             return queues.find(store, params)
@@ -119,9 +125,9 @@ class Engine:
         return {
             "SendMessage": lambda p, c: send.send(store, find(p), p, c),
             "SendMessageBatch": lambda p, c: send.send_batch(store, find(p), p, c),
-            "ReceiveMessage": lambda p, c: receive.receive(store, find(p), p, c, faulty),
-            "DeleteMessage": lambda p, c: acknowledge.delete(store, find(p), p, c, faulty),
-            "DeleteMessageBatch": lambda p, c: acknowledge.delete_batch(store, find(p), p, c, faulty),
+            "ReceiveMessage": lambda p, c: receive.receive(store, find(p), p, c, faults),
+            "DeleteMessage": lambda p, c: acknowledge.delete(store, find(p), p, c, faults),
+            "DeleteMessageBatch": lambda p, c: acknowledge.delete_batch(store, find(p), p, c, faults),
             "ChangeMessageVisibility": lambda p, c: acknowledge.change_visibility(store, find(p), p, c),
             "ChangeMessageVisibilityBatch": lambda p, c: acknowledge.change_visibility_batch(store, find(p), p, c),
         }
@@ -136,7 +142,7 @@ class Engine:
         self.store.flush()
 
     def commit(self) -> None:
-        """Makes it durable. May run on another thread while this one leaves the engine alone."""
+        """It has happened. It is durable once the log of the database has been synced, see `must_sync`."""
         self.store.db.execute("COMMIT")
 
     def committed(self) -> None:
@@ -150,13 +156,25 @@ class Engine:
         """Grows with every row that is written."""
         return self.store.db.total_changes
 
+    @property
+    def must_sync(self) -> bool:
+        """Whether this transaction changed anything that must not be lost once somebody knows of it. Receives and
+        changes of visibility may be: the messages are then delivered again."""
+        return self.store.must_sync
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        return self.store.wal_pages > _CHECKPOINT_PAGES
+
     def checkpoint(self) -> None:
-        """Lets the log be written from its start again, which needs no new space."""
+        """Writes the log into the database, so that it can be written from its start again. May run on another thread
+        while this one leaves the engine alone."""
+        self.store.wal_pages = 0
         with suppress(sqlite3.Error):
             self.store.db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def close(self) -> None:
-        self.store.db.close()
+        self.store.close()
 
     # What the server needs beside the operations.
 
@@ -175,7 +193,7 @@ class Engine:
     def next_look(self, name: str) -> int:
         """Before when, in milliseconds, nothing hidden in a queue becomes visible by itself; NEVER if nothing is."""
         queue = self.store.queues.get(name)
-        return NEVER if queue is None else queue.lane.due_floor
+        return NEVER if queue is None else queue.generation.due_floor
 
     def give_back(self, name: str, handles: list[str], received: int, now: int) -> None:
         """Makes messages visible again whose receiver, at the time `received`, hung up before it got them."""
@@ -195,7 +213,7 @@ class Engine:
     @property
     def sweep_is_due(self) -> bool:
         """Whether something should be swept now rather than at the next regular time."""
-        return self.store.dedup.is_long
+        return self.store.dedup.is_long or self.store.log.is_long
 
     def peek(self, name: str, wanted: Wanted, *, after: int = 0, limit: int = 100, now: int = 0) -> Params:
         queue = self.store.queues.get(name)
@@ -213,24 +231,32 @@ class Engine:
             raise no_such_queue()
         self.store.write_out()
         if places is None:
-            known = peek.places_of(self.store, queue, ids)
-            rows = [known[one] for one in ids if one in known]
+            known = peek.numbers_of(self.store, queue, ids)
+            numbers = [known[one] for one in ids if one in known]
         else:
-            rows = peek.rows_at(self.store, queue, ids, places)
-        return receive.receive_ids(self.store, queue, rows, visibility * 1000, caller, self._faulty)
+            rows = self.store.rows_at(queue.generation, places)
+            numbers = [n for n, one in zip(places, ids, strict=True) if n in rows and rows[n].message_id == one]
+        return receive.receive_ids(self.store, queue, numbers, visibility * 1000, caller, self._faults).as_dict()
 
     def measure(self, name: str, now: int, *, wholly: bool = True) -> Measures:
         """How full a queue is; the age skips messages that were received three times or more, as SQS does.
 
-        Not `wholly`: at most a chunk of what has fallen due is settled first, so that it holds up nobody."""
+        Not `wholly`: at most a chunk of what has fallen due is brought up to date first, so that it holds up nobody."""
         queue = self.store.queues[name]
+        (expire_all if wholly else expire)(self.store, queue, now)
         self.store.write_out()
-        (settle_wholly if wholly else settle)(self.store, queue, now)
-        lane = queue.lane
-        row = self.store.db.execute(_OLDEST, (lane.low, lane.high)).fetchone()
-        age = (now - row[0]) / 1000 if row else 0.0
-        visible, in_flight, delayed = lane.counts
-        return Measures(visible, in_flight, delayed, max(0.0, age), lane.busy_groups)
+        generation = queue.generation
+        visible, in_flight, delayed = generation.counts
+        age = max(0, now - self._oldest(generation, now)) / 1000
+        return Measures(visible, in_flight, delayed, age, generation.busy_groups)
+
+    def _oldest(self, generation: Generation, now: int) -> int:
+        with closing(self.store.db.execute(_OLDEST, (generation.low, generation.high))) as rows:
+            for row, arrived in rows:
+                state = generation.states.get(row - generation.low)
+                if state is None or state.receives < _OFTEN:
+                    return int(arrived)
+        return now
 
     def count_empty_receive(self, name: str) -> None:
         self.store.totals[name, "empty_receives"] += 1

@@ -1,33 +1,57 @@
 """How far a FIFO queue looks for groups: among its first 120,000 messages, in flight or not, and no further.
 
 The first message beyond that is found once and then moved along as messages before it leave, so that a receive never
-has to count. In a queue with fewer messages there is none.
+has to count. In a queue with fewer messages there is none. Groups that begin beyond it wait in `beyond`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from semel.broker.engine.store import NEVER, Lane, Store
+from semel.broker.engine.generation import NEVER, Generation, Group
+from semel.broker.engine.schema import NUMBER_MASK
+from semel.broker.engine.store import Store
 from semel.sqs import limits
 
 _NTH = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
+_NEXT = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 
 
-def horizon(store: Store, lane: Lane) -> int:
-    """The row of the first message that is too far away; NEVER if all are near enough."""
-    if sum(lane.counts) <= limits.FIFO_LOOK_AHEAD:
-        lane.horizon = None
+def horizon(store: Store, generation: Generation) -> int:
+    """The number of the first message that is too far away; NEVER if all are near enough."""
+    if sum(generation.counts) <= limits.FIFO_LOOK_AHEAD:
+        if generation.horizon is not None:
+            generation.horizon = None
+            _bring_in(generation, list(generation.beyond))
         return NEVER
-    if lane.horizon is None:
-        row = store.db.execute(_NTH, (lane.low, lane.high, limits.FIFO_LOOK_AHEAD)).fetchone()
-        lane.horizon = NEVER if row is None else row[0]
-    return lane.horizon
+    if generation.horizon is None:
+        bounds = (generation.low, generation.high, limits.FIFO_LOOK_AHEAD)
+        row = store.db.execute(_NTH, bounds).fetchone()
+        generation.horizon = NEVER if row is None else row[0] & NUMBER_MASK
+    return generation.horizon
 
 
-def left(store: Store, lane: Lane, rows: Iterable[int]) -> None:
-    """Messages left the lane, and their rows are gone from the table: as many others come within sight."""
-    if lane.horizon is not None:
-        nearer = sum(row < lane.horizon for row in rows)
-        found = store.db.execute(_NTH, (lane.horizon, lane.high, nearer)).fetchone()
-        lane.horizon = None if found is None else found[0]
+def left(store: Store, generation: Generation, numbers: Iterable[int]) -> None:
+    """Messages left: as many others come within sight."""
+    if generation.horizon is None:
+        return
+    nearer = sum(number < generation.horizon for number in numbers)
+    if not nearer:
+        return
+    store.write_out()
+    bounds = (generation.low | generation.horizon, generation.high, nearer + 1)
+    rows = [row for (row,) in store.db.execute(_NEXT, bounds)]
+    generation.horizon = rows[nearer] & NUMBER_MASK if len(rows) > nearer else NEVER
+    _bring_in(generation, [row & NUMBER_MASK for row in rows[:nearer]])
+
+
+def set_aside(generation: Generation, group: Group, number: int) -> None:
+    """A group begins with a message that is too far away."""
+    generation.beyond[number] = group
+
+
+def _bring_in(generation: Generation, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        group = generation.beyond.pop(number, None)
+        if group is not None:
+            generation.offer(group)

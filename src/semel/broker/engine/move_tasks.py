@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-import orjson
-
 from semel.broker.engine.attributes import Arn
 from semel.broker.engine.dead_letters import redrive
-from semel.broker.engine.expiry import settle_wholly
-from semel.broker.engine.messages import COLUMNS, Stored
-from semel.broker.engine.schema import READY
+from semel.broker.engine.expiry import expire_all
+from semel.broker.engine.rows import COLUMNS, Row
+from semel.broker.engine.schema import NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs import limits
 from semel.sqs.errors import (
@@ -39,12 +37,7 @@ _FORGET_OLD = """
 DELETE FROM move_tasks WHERE source = ?1 AND status <> 'RUNNING' AND number NOT IN
     (SELECT number FROM move_tasks WHERE source = ?1 ORDER BY number DESC LIMIT 10)
 """
-# A message behind one of its FIFO group that is in flight must not overtake it.
-_NEXT = f"""
-SELECT {COLUMNS} FROM messages AS m WHERE id > ? AND id < ? AND state = 0
-    AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM messages AS f WHERE f.grp = m.grp AND f.state = 1 AND f.pos < m.pos))
-ORDER BY id LIMIT ?4
-"""
+_NEXT = f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
 _STEP: Final = 200
 _LISTED: Final = 10
 _MAX_TASK_MS: Final = 36 * 3_600_000
@@ -122,10 +115,10 @@ def start(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any
         )
     if len(running) >= limits.MAX_MOVE_TASKS:
         raise ServiceError(OVER_LIMIT, f"Only {limits.MAX_MOVE_TASKS} active message move tasks are allowed.")
-    settle_wholly(store, source, caller.now)
-    task_id, lane = store.new_id(), source.lane
-    until = lane.low | lane.next_n
-    bounds = (caller.now, lane.counts[READY], lane.low - 1, until)
+    expire_all(store, source, caller.now)
+    task_id, generation = store.new_id(), source.generation
+    until = generation.low | generation.next_number
+    bounds = (caller.now, generation.counts[READY], generation.low - 1, until)
     store.db.execute(_INSERT, (task_id, str(source.arn), destination, rate, *bounds))
     store.db.execute(_FORGET_OLD, (str(source.arn),))
     return {"TaskHandle": _by_id(store, task_id).handle}
@@ -205,31 +198,45 @@ def _step(store: Store, task: Task, now: int) -> int | None:
         budget = min(budget, task.rate * (now - task.started) // 1000 - task.moved)
         if budget <= 0:
             return task.started + -(-(task.moved + 1) * 1000 // task.rate)
-    settle_wholly(store, source, now)
+    expire_all(store, source, now)
     # If the queue was purged meanwhile, what there was to move is gone, though its rows may still be about.
-    until = task.until if task.until in source.lane else task.cursor
-    rows = store.db.execute(_NEXT, (task.cursor, until, int(source.fifo), budget)).fetchall()
-    for message in map(Stored._make, rows):
-        target, reason = _target(store, task, message)
-        if target is None:
-            _save(store, task, Status.FAILED, reason)
-            return None
-        redrive(store, source, target, message, now)
-        task.moved += 1
-        task.cursor = message.id
-    if len(rows) < budget:
-        _save(store, task, Status.COMPLETED)
-        return None
-    _save(store, task, Status.RUNNING)
-    return now
+    until = task.until if task.until in source.generation else task.cursor
+    store.write_out()
+    left = budget
+    while rows := store.db.execute(_NEXT, (task.cursor, until, _STEP)).fetchall():
+        for row in map(Row._make, rows):
+            task.cursor = row.id
+            if not _may_move(source, row):
+                continue
+            target, reason = _target(store, task, row)
+            if target is None:
+                _save(store, task, Status.FAILED, reason)
+                return None
+            redrive(store, source, target, row, now)
+            task.moved += 1
+            left -= 1
+            if not left:
+                _save(store, task, Status.RUNNING)
+                return now
+    _save(store, task, Status.COMPLETED)
+    return None
 
 
-def _target(store: Store, task: Task, message: Stored) -> tuple[Queue | None, str]:
+def _may_move(source: Queue, row: Row) -> bool:
+    """Ready ones only, and on FIFO none that would overtake one of its group that is in flight."""
+    number, generation = row.id & NUMBER_MASK, source.generation
+    state = generation.states.get(number)
+    if state is not None and state.state != READY:
+        return False
+    group = generation.groups[row.group] if source.fifo and row.group is not None else None
+    return group is None or not group.flying or number < min(group.flying)
+
+
+def _target(store: Store, task: Task, row: Row) -> tuple[Queue | None, str]:
     """Where a message goes, or why it can't."""
     text = task.destination
     if text is None:
-        extra = orjson.loads(message.extra) if message.extra else {}
-        text = extra.get("source")
+        text = row.extras().get("source")
         if text is None:
             return None, "CouldNotDetermineMessageSource"
     arn = Arn.parse(text)

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from semel.broker.engine.messages import COLUMNS, Stored
-from semel.broker.engine.schema import DELAYED, IN_FLIGHT, LANE_BITS, READY
-from semel.broker.engine.store import Queue, Store, sequence_number
+from semel.broker.engine.receive import system_attributes
+from semel.broker.engine.rows import BODY, COLUMNS, MESSAGE_ID, Row
+from semel.broker.engine.schema import DELAYED, IN_FLIGHT, NUMBER_MASK, READY
+from semel.broker.engine.store import Queue, Store
 
 CUT: Final = 200  # characters of a body that are shown where bodies are not wanted
 _PAGE_ROWS: Final = 500
-_SHORT_COLUMNS: Final = COLUMNS.replace("body", f"substr(body, 1, {CUT})")
-_SIZE: Final = "length(CAST(body AS BLOB))"
-_ALL = f"SELECT state, due, {{size}}, {{columns}} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT {_PAGE_ROWS}"
+_SHORT_COLUMNS: Final = COLUMNS.replace("wire", f"substr(wire, 1, 105) || json_quote(substr({BODY}, 1, {CUT}))")
+_SIZE: Final = f"length(CAST({BODY} AS BLOB))"
+_ALL = f"SELECT {{size}}, {{columns}} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT {_PAGE_ROWS}"
 # The ids are compared before anything else of a row is read: it may be one of a million.
 _SOME = f"""
-SELECT state, due, {{size}}, {{columns}} FROM messages
-WHERE id > ? AND id < ? AND message_id IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT {_PAGE_ROWS}
+SELECT {{size}}, {{columns}} FROM messages
+WHERE id > ? AND id < ? AND {MESSAGE_ID} IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT {_PAGE_ROWS}
 """
 # Of many rows, those in whose attributes a word can occur; SQLite looks for it, and the others are not even read out.
 # Only what is written plainly can be told so: what has letters beyond ASCII, or is in base64, is read out as well.
 _LAST = "SELECT max(id), count(*) FROM (SELECT id FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?)"
 _WORDED = """
-SELECT state, due, {size}, {columns} FROM messages WHERE id > ? AND id <= ? AND extra IS NOT NULL AND (
-    instr(lower(CAST(extra AS TEXT)), ?) OR length(CAST(extra AS TEXT)) <> length(extra)
-    OR instr(CAST(extra AS TEXT), 'BinaryValue')
+SELECT {size}, {columns} FROM messages WHERE id > ? AND id <= ? AND (extra IS NOT NULL OR grp IS NOT NULL) AND (
+    instr(lower(coalesce(extra, '') || coalesce(grp, '')), ?) OR length(CAST(extra AS BLOB)) <> length(extra)
+    OR instr(extra, 'BinaryValue')
 ) ORDER BY id
 """
 _WORDED_ROWS: Final = 2_000
@@ -42,23 +43,14 @@ _WORDED_QUERIES: Final = {
     True: _WORDED.format(size="0", columns=COLUMNS),
     False: _WORDED.format(size=_SIZE, columns=_SHORT_COLUMNS),
 }
-_PLACES = """
-SELECT message_id, id FROM messages WHERE id >= ? AND id < ? AND message_id IN (SELECT value FROM json_each(?))
+_NUMBERS = f"""
+SELECT {MESSAGE_ID}, id FROM messages WHERE id >= ? AND id < ? AND {MESSAGE_ID} IN (SELECT value FROM json_each(?))
 """
-_ID_AT = "SELECT message_id FROM messages WHERE id = ?"
 # A filter that matches little must not read a million rows in one go; the answer then says where to go on.
 _MAX_SCANNED: Final = 20_000
 _MAX_SEARCHED: Final = 200_000  # by id only
 # Nor should one answer hold a thousand messages of a mebibyte each.
 _MAX_BYTES: Final = 4 * 1024 * 1024
-_NUMBER_MASK: Final = (1 << LANE_BITS) - 1
-_NOTHING: Final[dict[str, Any]] = {}
-_EXTRA_NAMES: Final = (
-    ("group", "MessageGroupId"),
-    ("dedup", "MessageDeduplicationId"),
-    ("trace", "AWSTraceHeader"),
-    ("source", "DeadLetterQueueSourceArn"),
-)
 STATES: Final = {"visible": READY, "in_flight": IN_FLIGHT, "delayed": DELAYED}
 _NAMES: Final = {number: name for name, number in STATES.items()}
 
@@ -104,26 +96,26 @@ class Wanted:
 
 def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
     """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end, and
-    `End` for those only that come after this answer. With a `word`, `LookedAt` says how many were passed."""
+    `End` for those only that come after this answer. With a `word`, `Scanned` says how many were passed."""
     found = _peeked(store, queue, wanted, after=after, limit=limit, now=now)
     if wanted.word is not None:
-        lane = queue.lane
-        span = (lane.low | after, lane.low | found.get("Next", found["End"]))
-        found["LookedAt"] = store.db.execute(_HOW_MANY, span).fetchone()[0]
+        low = queue.generation.low
+        span = (low | after, low | found.get("Next", found["End"]))
+        found["Scanned"] = store.db.execute(_HOW_MANY, span).fetchone()[0]
     return found
 
 
 def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
-    lane, ids = queue.lane, wanted.only_ids
-    end = lane.next_n - 1
+    generation, ids = queue.generation, wanted.only_ids
+    end = generation.next_number - 1
     # What a body says is looked for in all of it, also where only its beginning is shown.
     whole = wanted.bodies or wanted.body is not None
     query = _QUERIES[ids is not None, whole]
     names = () if ids is None else (orjson.dumps(list(ids)).decode(),)
     worded = wanted.word is not None and ids is None
     found: list[dict[str, Any]] = []
-    place, scanned, size = lane.low | after, 0, 0
-    last = lane.high if ids is None else min(lane.high, place + _MAX_SEARCHED)
+    place, scanned, size = generation.low | after, 0, 0
+    last = generation.high if ids is None else min(generation.high, place + _MAX_SEARCHED)
     while scanned < _MAX_SCANNED:
         if worded:
             until, looked_at = store.db.execute(_LAST, (place, last, _WORDED_ROWS)).fetchone()
@@ -134,41 +126,35 @@ def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: in
             rows = store.db.execute(query, (place, last, *names)).fetchall()
             until, looked_at, most = None, len(rows), _PAGE_ROWS
         for row in rows:
-            place = row[3]
-            message = Stored._make(row[3:])
+            message = Row._make(row[1:])
+            place = message.id
             if message.enqueued + queue.retention <= now:
                 continue
-            shown = _shown(queue, message, state=row[0], due=row[1], now=now)
+            shown = _shown(queue, message, now)
             if wanted.everything or wanted.matches(shown):
                 if not wanted.bodies:
-                    _cut(shown, row[2])
+                    _cut(shown, row[0])
                 found.append(shown)
                 size += len(shown["Body"])
                 if ids is not None and len(found) == len(ids):
                     return {"Messages": found, "End": end}
                 if len(found) == limit or size >= _MAX_BYTES:
-                    return {"Messages": found, "Next": place & _NUMBER_MASK, "End": end}
+                    return {"Messages": found, "Next": place & NUMBER_MASK, "End": end}
         scanned += looked_at
         place = until or place
         if looked_at < most:
-            if last > lane.low | end:
+            if last > generation.low | end:
                 return {"Messages": found, "End": end}
             place = last - 1
             break
-    return {"Messages": found, "Next": place & _NUMBER_MASK, "End": end}
+    return {"Messages": found, "Next": place & NUMBER_MASK, "End": end}
 
 
-def places_of(store: Store, queue: Queue, ids: Collection[str]) -> dict[str, int]:
-    """The rows of these messages."""
-    found = store.db.execute(_PLACES, (queue.lane.low, queue.lane.high, orjson.dumps(list(ids)).decode()))
-    return dict(found.fetchall())
-
-
-def rows_at(store: Store, queue: Queue, ids: Sequence[str], places: Sequence[int]) -> list[int]:
-    """The rows at these places, where the messages are still these."""
-    rows = [queue.lane.low | place for place in places]
-    known = {row: store.db.execute(_ID_AT, (row,)).fetchone() for row in rows}
-    return [row for row, one in zip(rows, ids, strict=True) if known[row] == (one,)]
+def numbers_of(store: Store, queue: Queue, ids: Collection[str]) -> dict[str, int]:
+    """The numbers of these messages, by message id."""
+    bounds = (queue.generation.low, queue.generation.high)
+    found = store.db.execute(_NUMBERS, (*bounds, orjson.dumps(list(ids)).decode()))
+    return {message_id: row & NUMBER_MASK for message_id, row in found}
 
 
 def _cut(shown: dict[str, Any], size: int) -> None:
@@ -178,34 +164,23 @@ def _cut(shown: dict[str, Any], size: int) -> None:
         shown["Body"] = body[:CUT]
 
 
-def _shown(queue: Queue, message: Stored, *, state: int, due: int, now: int) -> dict[str, Any]:
-    if state != READY and due <= now:
-        state = READY
-    extra = orjson.loads(message.extra) if message.extra else _NOTHING
-    attributes = {
-        "SenderId": message.sender,
-        "SentTimestamp": str(message.sent),
-        "ApproximateReceiveCount": str(message.prior + message.receives),
-    }
-    if message.first:
-        attributes["ApproximateFirstReceiveTimestamp"] = str(message.first)
-    if queue.fifo:
-        attributes["SequenceNumber"] = sequence_number(message.id)
-    for key, name in _EXTRA_NAMES:
-        if key in extra:
-            attributes[name] = extra[key]
+def _shown(queue: Queue, row: Row, now: int) -> dict[str, Any]:
+    state = queue.generation.states.get(row.id & NUMBER_MASK)
+    kind = READY if state is None or state.due <= now else state.state
+    receives = 0 if state is None else state.receives
+    extra = row.extras()
     shown: dict[str, Any] = {
-        "MessageId": message.message_id,
-        "State": _NAMES[state],
-        "Body": message.body,
-        "MD5OfBody": message.md5,
-        "Attributes": attributes,
-        "ReceivesInThisQueue": message.receives,
-        "Place": message.id & _NUMBER_MASK,
-        "ExpiresAt": (message.enqueued + queue.retention) / 1000,
+        "MessageId": row.message_id,
+        "State": _NAMES[kind],
+        "Body": row.body,
+        "MD5OfBody": row.md5,
+        "Attributes": system_attributes(queue, row, receives, 0 if state is None else state.first),
+        "ReceivesInThisQueue": receives,
+        "Place": row.id & NUMBER_MASK,
+        "ExpiresAt": (row.enqueued + queue.retention) / 1000,
     }
-    if state != READY:
-        shown["VisibleAt"] = due / 1000
+    if state is not None and kind != READY:
+        shown["VisibleAt"] = state.due / 1000
     if "attributes" in extra:
         shown["MessageAttributes"] = extra["attributes"]
     return shown

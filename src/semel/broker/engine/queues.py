@@ -6,10 +6,10 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final
 
-from semel.broker.engine import groups
 from semel.broker.engine.attributes import Arn, checked, parse_redrive, parse_redrive_allow, same_value
-from semel.broker.engine.expiry import settle_wholly
-from semel.broker.engine.schema import DELAYED, IN_FLIGHT, READY
+from semel.broker.engine.expiry import expire_all
+from semel.broker.engine.generation import MessageState
+from semel.broker.engine.schema import DELAYED, IN_FLIGHT, NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs import limits
 from semel.sqs.errors import (
@@ -33,13 +33,7 @@ _DELETED_AT = "SELECT at FROM deleted_queues WHERE name = ?"
 _FORGET_DELETED = "DELETE FROM deleted_queues WHERE name = ?"
 _REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_queues (name, at) VALUES (?, ?)"
 _DELETE_QUEUE = "DELETE FROM queues WHERE id = ?"
-# A FIFO queue's delay applies to what is already in it, as long as nobody has received it.
-_REDELAY = """
-UPDATE messages SET state = CASE WHEN enqueued + ?2 > ?3 THEN 2 ELSE 0 END, due = enqueued + ?2
-WHERE id >= ?1 AND id < ?4 AND state <> 1 AND receives = 0
-"""
-_COUNT_DELAYED = "SELECT count(*) FROM messages INDEXED BY hidden WHERE lane = ? AND state > 0 AND state = 2"
-_LANE_GROUPS = "SELECT id FROM groups WHERE lane = ?"
+_ALL_OF_THEM = "SELECT id, enqueued, grp FROM messages WHERE id >= ? AND id < ? ORDER BY id"
 _URLS_KEPT: Final = 10_000
 _COUNTS: Final = {
     "ApproximateNumberOfMessages": READY,
@@ -100,7 +94,16 @@ def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: b
     store.db.execute(_SAVE_QUEUE_ID, (number,))
     group_dedup = attributes.get("DeduplicationScope") == "messageGroup"
     queue = Queue(
-        number, name, store.arn(name), store.new_lane(1), attributes, tags, group_dedup, caller.now, caller.now, 0
+        number,
+        name,
+        store.arn(name),
+        store.new_generation(1, fifo=fifo),
+        attributes,
+        tags,
+        group_dedup,
+        caller.now,
+        caller.now,
+        0,
     )
     store.save_queue(queue)
     return {"QueueUrl": url_of(store, queue, caller)}
@@ -154,7 +157,7 @@ def _check_recreation(store: Store, name: str, now: int, cooldowns: bool) -> Non
 def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
     store.db.execute(_DELETE_QUEUE, (queue.id,))
     store.db.execute(_REMEMBER_DELETED, (queue.name, caller.now))
-    store.retire_lane(queue.lane)
+    store.retire_generation(queue.generation)
     del store.queues[queue.name]
     store.by_url.clear()
     store.forget_counts(queue.name)
@@ -164,15 +167,15 @@ def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
 
 
 def purge(store: Store, queue: Queue, caller: Caller, *, cooldowns: bool) -> dict[str, Any]:
-    """A purged queue starts on a new lane: nothing of the old one is visible, in flight, delayed or remembered."""
+    """A purged queue starts a new generation: nothing of the old one is visible, in flight, delayed or remembered."""
     if cooldowns and queue.purged and caller.now - queue.purged < limits.PURGE_PAUSE * 1000:
         raise ServiceError(
             PURGE_QUEUE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
         )
-    old = queue.lane
-    queue.lane = store.new_lane(old.next_n)
+    old = queue.generation
+    queue.generation = store.new_generation(old.next_number, fifo=queue.fifo)
     queue.purged = caller.now
-    store.retire_lane(old)
+    store.retire_generation(old)
     store.save_queue(queue)
     return {}
 
@@ -188,10 +191,10 @@ def get_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
             raise ServiceError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
     if not asked:
         return {}
-    settle_wholly(store, queue, caller.now)
+    expire_all(store, queue, caller.now)
     values = {
         **queue.effective,
-        **{name: str(queue.lane.counts[state]) for name, state in _COUNTS.items()},
+        **{name: str(queue.generation.counts[state]) for name, state in _COUNTS.items()},
         "QueueArn": str(queue.arn),
         "CreatedTimestamp": str(queue.created // 1000),
         "LastModifiedTimestamp": str(queue.modified // 1000),
@@ -207,11 +210,11 @@ def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
     attributes = checked(given, queue.attributes, fifo=queue.fifo)
     if given.get("RedrivePolicy"):
         _check_redrive(store, queue.arn, attributes)
-    settle_wholly(store, queue, caller.now)
+    expire_all(store, queue, caller.now)
     delay = queue.delay
     queue.apply(attributes)
     queue.modified = caller.now
-    queue.lane.expiry_floor = 0
+    queue.generation.expiry_floor = 0
     store.save_queue(queue)
     if queue.fifo and queue.delay != delay:
         _redelay(store, queue, caller.now)
@@ -220,15 +223,29 @@ def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
 
 
 def _redelay(store: Store, queue: Queue, now: int) -> None:
-    lane = queue.lane
-    store.db.execute(_REDELAY, (lane.low, queue.delay, now, lane.high))
-    (delayed,) = store.db.execute(_COUNT_DELAYED, (lane.id,)).fetchone()
-    total = lane.counts[READY] + lane.counts[DELAYED]
-    lane.counts[READY], lane.counts[DELAYED] = total - delayed, delayed
-    store.touched.add(lane)
-    lane.due_floor = 0
-    for (group,) in store.db.execute(_LANE_GROUPS, (lane.id,)).fetchall():
-        groups.refresh(store, queue, group)
+    """A FIFO queue's delay applies to what is already in it, as long as nobody has received it."""
+    generation = queue.generation
+    store.touched.add(generation)
+    store.write_out()
+    for row, enqueued, name in store.db.execute(_ALL_OF_THEM, (generation.low, generation.high)).fetchall():
+        number, due = row & NUMBER_MASK, enqueued + queue.delay
+        state = generation.states.get(number)
+        if state is not None and (state.receives or state.state == IN_FLIGHT):
+            continue
+        if state is not None and state.state == DELAYED:
+            if due <= now:
+                generation.make_ready(state)
+                continue
+        elif due <= now:
+            continue
+        else:
+            generation.forget(number, name)
+            generation.counts[DELAYED] += 1
+            group = generation.group(name)
+            group.delayed += 1
+            state = generation.states[number] = MessageState(number, group, DELAYED, due)
+        state.due = due
+        generation.hide(state)
 
 
 def _check_redrive(store: Store, source: Arn, attributes: dict[str, str]) -> None:

@@ -38,20 +38,29 @@ class Receipts:
         tag.update(head)
         return b2a_base64(head + tag.digest(), newline=False).decode()
 
-    def decode(self, handle: str, queue: int) -> Receipt:
-        """The receipt behind `handle`. Raises ReceiptHandleIsInvalid for garbage and for another queue's handle."""
+    def parse(self, handle: str) -> Receipt:
+        """What a handle says, whether it is true or not. Raises ReceiptHandleIsInvalid for garbage."""
         try:
             data = a2b_base64(handle, strict_mode=True) if len(handle) == _ENCODED_LENGTH else b""
-            named, row, receive = _layout.unpack_from(data)
+            return Receipt._make(_layout.unpack_from(data))
         except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not a handle
             raise _garbage(handle) from None
+
+    def check(self, handle: str, receipt: Receipt, queue: int) -> None:
+        """Raises ReceiptHandleIsInvalid for what this broker has not written, and for another queue's handle."""
         tag = self._keyed.copy()
+        data = a2b_base64(handle)
         tag.update(data[:_HEAD])
         if not compare_digest(tag.digest(), data[_HEAD:]):
             raise _garbage(handle)
-        if named != queue:
+        if receipt.queue != queue:
             raise ServiceError(RECEIPT_HANDLE_IS_INVALID, f'The receipt handle "{handle}" is not valid for this queue.')
-        return Receipt(named, row, receive)
+
+    def decode(self, handle: str, queue: int) -> Receipt:
+        """The receipt behind `handle`, checked."""
+        receipt = self.parse(handle)
+        self.check(handle, receipt, queue)
+        return receipt
 
 
 def _garbage(handle: str) -> ServiceError:

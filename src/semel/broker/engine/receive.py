@@ -2,72 +2,70 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from heapq import heappop
+from typing import Any, Final, NamedTuple
 
 import orjson
 
-from semel.broker.engine import fair, groups
+from semel.broker.engine import fair
 from semel.broker.engine.dead_letters import dead_letter
-from semel.broker.engine.expiry import BACK_OF_QUEUE_RECEIVES, hide_until, remove, settle, settle_wholly
+from semel.broker.engine.expiry import expire, expire_all, make_ready, remove
 from semel.broker.engine.faults import FaultInjector
-from semel.broker.engine.look_ahead import horizon
-from semel.broker.engine.messages import COLUMNS, Handed, Stored
-from semel.broker.engine.schema import IN_FLIGHT, READY
-from semel.broker.engine.store import NEVER, Caller, Lane, Queue, Store, sequence_number
+from semel.broker.engine.generation import BACK_OF_QUEUE_RECEIVES, Attempt, Generation, Group, MessageState
+from semel.broker.engine.look_ahead import horizon, set_aside
+from semel.broker.engine.rows import COLUMNS, EXTRA_ATTRIBUTES, Row
+from semel.broker.engine.schema import IN_FLIGHT, NUMBER_MASK, READY
+from semel.broker.engine.store import Caller, Queue, Store, sequence_number
 from semel.broker.engine.validation import check_token
 from semel.sqs import limits
 from semel.sqs.checksums import md5_of_attributes
 from semel.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, ServiceError, invalid_value
 from semel.sqs.model import enum_values
 
-_READY = f"""
-SELECT {COLUMNS} FROM messages INDEXED BY ready
-WHERE state = 0 AND grp IS NULL AND pos > ? AND pos < ? ORDER BY pos LIMIT ?
-"""
-_READY_IN_GROUP = f"""
-SELECT {COLUMNS} FROM messages INDEXED BY grouped
-WHERE grp = ? AND state = 0 AND pos > ? AND pos < ? ORDER BY pos LIMIT ?
-"""
-_LOCK = "SELECT min(pos) FROM messages INDEXED BY grouped WHERE grp = ? AND state = 1"
-_HAND_OUT = """
-UPDATE messages SET state = ?, due = ?, pos = ?, receives = receives + 1, first = ?, received = ? WHERE id = ?
-"""
-_FIND_ATTEMPT = "SELECT messages FROM attempts WHERE lane = ? AND attempt = ? AND expires > ?"
-_SAVE_ATTEMPT = "INSERT OR REPLACE INTO attempts (lane, attempt, expires, messages) VALUES (?, ?, ?, ?)"
-_BY_ID = f"SELECT {COLUMNS}, state, due FROM messages WHERE id = ?"
-_HIDE_AGAIN = "UPDATE messages SET due = ?, received = MAX(?, received + 1) WHERE id = ?"
-
+_NEXT = f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
 # One call gives up looking after so many messages that went to the dead-letter queue or had expired.
 _MAX_SET_ASIDE: Final = 1_000
-_BEYOND: Final = (1 << 63) - 1
+
+
+class Received(NamedTuple):
+    """The answer to a receive that got messages: as JSON, and the handles in it."""
+
+    json: str
+    handles: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        answer: dict[str, Any] = orjson.loads(self.json)
+        return answer
 
 
 def receive(
-    store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faulty: FaultInjector
-) -> dict[str, Any]:
+    store: Store, queue: Queue, params: dict[str, Any], caller: Caller, faults: FaultInjector
+) -> Received | dict[str, Any]:
+    """Received, or an empty answer."""
     want, visibility, wait = _checked(queue, params)
     view = _view(params)
-    now, lane = caller.now, queue.lane
-    settle(store, queue, now)
+    now, generation = caller.now, queue.generation
+    store.touched.add(generation)
+    expire(store, queue, now)
     attempt = params.get("ReceiveRequestAttemptId")
     if attempt is not None:
         again = _same_again(store, queue, attempt, visibility, now)
         if again:
-            return {"Messages": [view(queue, handed) for handed in again]}
-    room = limits.MAX_IN_FLIGHT - lane.counts[IN_FLIGHT]
+            return _show(queue, again, view)
+    room = limits.MAX_IN_FLIGHT - generation.counts[IN_FLIGHT]
     if room <= 0 and not queue.fifo and wait == 0:
         raise ServiceError(OVER_LIMIT, f"Too many messages in flight for queue {queue.name}: the limit is 120000.")
     if wait == 0 and not queue.fifo:
-        want = faulty.short_poll(queue.name, want)
-    handed = _take(store, queue, min(want, room), visibility, now, faulty) if want and room > 0 else []
+        want = faults.short_poll(queue.name, want)
+    handed = _take(store, queue, min(want, room), visibility, now, faults) if want and room > 0 else []
     if not handed:
         return {}
     store.count(queue, "received", len(handed))
     if attempt is not None:
-        _remember_attempt(store, lane, attempt, handed, now)
-    return {"Messages": [view(queue, message) for message in handed]}
+        _remember_attempt(store, generation, attempt, [state for _, state in handed], now)
+    return _show(queue, handed, view)
 
 
 def wait_seconds(queue: Queue, params: dict[str, Any]) -> int:
@@ -99,242 +97,322 @@ def _checked(queue: Queue, params: dict[str, Any]) -> tuple[int, int, int]:
 
 # Choosing.
 
+Handed = tuple[Row, MessageState]
 
-def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faulty: FaultInjector) -> list[Handed]:
+
+def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faults: FaultInjector) -> list[Handed]:
     """The next messages, hidden; those that were received too often go to the dead-letter queue instead."""
-    chosen: list[Stored] = []
-    set_aside = 0
-    limit = queue.redrive.max_receives if queue.redrive else None
-    for message in _candidates(store, queue, want, now):
-        if message.enqueued + queue.retention <= now:
-            remove(store, queue, [(message.id, READY, message.grp, 0)], now)
-        elif limit is not None and message.receives >= limit and dead_letter(store, queue, message, now):
-            pass
-        else:
-            chosen.append(message)
-            if len(chosen) == want:
-                break
-            continue
-        set_aside += 1
-        if set_aside == _MAX_SET_ASIDE:
+    generation, aside = queue.generation, 0
+    chosen: list[Row] = []
+    groups: dict[str, Group] = {}
+    group: Group | None = None
+    while len(chosen) < want:
+        rows = _candidates(store, queue, want - len(chosen), now, group)
+        if not rows:
+            break
+        for row in rows:
+            if row.group is not None:
+                group = groups[row.group] = generation.groups[row.group]
+            if _goes_elsewhere(store, queue, row, now):
+                aside += 1
+            else:
+                chosen.append(row)
+        if aside >= _MAX_SET_ASIDE:
             # More may be ready behind them: whoever waits should look again.
             store.woken.add(queue.name)
             break
-    return _hand_out(store, queue, chosen, visibility, now, faulty)
+    return _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
 
 
-def _candidates(store: Store, queue: Queue, want: int, now: int) -> Iterator[Stored]:
+def _goes_elsewhere(store: Store, queue: Queue, row: Row, now: int) -> bool:
+    """Whether a message has expired, or has become a dead letter, and is gone."""
+    number = row.id & NUMBER_MASK
+    if row.enqueued + queue.retention <= now:
+        remove(store, queue, {number: row.group}, now)
+        return True
+    if queue.redrive is None:
+        return False
+    state = queue.generation.states.get(number)
+    receives = state.receives if state is not None else 0
+    return receives >= queue.redrive.max_receives and dead_letter(store, queue, row, now)
+
+
+def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | None) -> list[Row]:
+    """The next ready messages, taken out of where the ready ones are kept; on FIFO first from `group`."""
+    generation = queue.generation
+    store.write_out()
     if queue.fifo:
-        return _fifo_candidates(store, queue, want)
-    if next(groups.heads(store, queue.lane, -1, 1), None) is not None:
-        return fair.candidates(store, queue, now)
-    return plain_candidates(store, queue.lane, want)
+        numbers = _from_groups(store, generation, want, group)
+    elif generation.groups:
+        numbers = fair.take(store, generation, want, now)
+    else:
+        return _without_group(store, generation, want)
+    rows = store.rows_at(generation, numbers)
+    return [rows[number] for number in numbers]
 
 
-def plain_candidates(store: Store, lane: Lane, batch: int) -> Iterator[Stored]:
-    """Ready messages without a group, in the queue's order."""
-    after = lane.low - 1
-    while True:
-        rows = store.db.execute(_READY, (after, lane.high, batch)).fetchall()
-        yield from map(Stored._make, rows)
-        if len(rows) < batch:
-            return
-        after = rows[-1][1]
+def _without_group(store: Store, generation: Generation, want: int) -> list[Row]:
+    """In the order of their places: those that came back, and those that were never received."""
+    low, states = generation.low, generation.states
+    chosen: list[Row] = []
+    while len(chosen) < want:
+        state = generation.next_returned()
+        place = generation.next_number if state is None else state.place
+        if generation.cursor + 1 < place:
+            limit = want - len(chosen)
+            rows = store.db.execute(_NEXT, (low | generation.cursor, low | place, limit)).fetchall()
+            chosen += [Row._make(row) for row in rows if row[0] - low not in states]
+            generation.cursor = rows[-1][0] - low if len(rows) == limit else place - 1
+        elif state is None:
+            break
+        else:
+            numbers = _returned(generation, want - len(chosen))
+            found = store.rows_at(generation, numbers)
+            chosen += [found[number] for number in numbers]
+    return chosen
 
 
-def _fifo_candidates(store: Store, queue: Queue, want: int) -> Iterator[Stored]:
-    """Group after group by the age of their first message; all that a group can give before the next one."""
-    after, met = -1, set()
-    end = horizon(store, queue.lane)
-    while True:
-        found = list(groups.heads(store, queue.lane, after, want))
-        for head in found:
-            if head.id not in met and head.place < end:
-                met.add(head.id)
-                yield from _deliverable(store, head, want)
-        if len(found) < want:
-            return
-        after = found[-1].place
+def _returned(generation: Generation, most: int) -> list[int]:
+    """Numbers of messages that came back and stand before all that were never received."""
+    numbers: list[int] = []
+    while len(numbers) < most:
+        state = generation.next_returned()
+        if state is None or state.place > generation.cursor + 1:
+            break
+        heappop(generation.returned)
+        if state.number not in numbers:  # it may have two entries
+            numbers.append(state.number)
+    return numbers
 
 
-def _deliverable(store: Store, head: groups.Head, batch: int) -> Iterator[Stored]:
-    """The messages of a FIFO group that stand before the first one in flight."""
-    end = _BEYOND
-    if head.in_flight:
-        (lock,) = store.db.execute(_LOCK, (head.id,)).fetchone()
-        end = _BEYOND if lock is None else lock
-    after = head.place - 1
-    while True:
-        rows = store.db.execute(_READY_IN_GROUP, (head.id, after, end, batch)).fetchall()
-        yield from map(Stored._make, rows)
-        if len(rows) < batch:
-            return
-        after = rows[-1][1]
+def _from_groups(store: Store, generation: Generation, want: int, group: Group | None) -> list[int]:
+    """FIFO: group after group as their turns come; all that a group can give before the next one."""
+    end = horizon(store, generation)
+    numbers: list[int] = []
+    while len(numbers) < want:
+        if group is None or group.rank(fifo=True) is None:
+            group = generation.next_group()
+            if group is None:
+                break
+            generation.pop_group()
+        first = group.items[group.start] & NUMBER_MASK
+        if first >= end:
+            set_aside(generation, group, first)
+            group = None
+            continue
+        locked = min(group.flying) if group.flying else generation.next_number
+        while len(numbers) < want and len(group) and group.items[group.start] & NUMBER_MASK < locked:
+            numbers.append(group.pop())
+            group.taken += 1
+        generation.offer(group)
+    return numbers
 
 
 # Receiving by id, which only the admin interface can.
 
 
 def receive_ids(
-    store: Store, queue: Queue, rows: Sequence[int], visibility: int, caller: Caller, faulty: FaultInjector
-) -> dict[str, Any]:
+    store: Store, queue: Queue, numbers: Iterable[int], visibility: int, caller: Caller, faults: FaultInjector
+) -> Received:
     """Hides exactly these messages and hands them out, in this order; whatever is not there or not ready is left out.
 
     Neither the place in the queue counts nor the order in a FIFO group, and none goes to a dead-letter queue instead:
     who asks for a message by name means this one. A message of a FIFO group that stays behind one taken so waits, as
     it does behind any that is in flight."""
-    now, lane = caller.now, queue.lane
-    settle_wholly(store, queue, now)
-    room = max(0, limits.MAX_IN_FLIGHT - lane.counts[IN_FLIGHT])
-    chosen: list[Stored] = []
-    for row in dict.fromkeys(rows):
-        found = store.db.execute(_BY_ID, (row,)).fetchone() if row in lane else None
-        if found is None or found[-2] != READY or len(chosen) == room:
+    now, generation = caller.now, queue.generation
+    store.touched.add(generation)
+    expire_all(store, queue, now)
+    store.write_out()
+    wanted = list(dict.fromkeys(numbers))
+    rows = store.rows_at(generation, wanted)
+    room = max(0, limits.MAX_IN_FLIGHT - generation.counts[IN_FLIGHT])
+    chosen: list[Row] = []
+    groups: dict[str, Group] = {}
+    for number in wanted:
+        row, state = rows.get(number), generation.states.get(number)
+        if row is None or row.enqueued + queue.retention <= now or len(chosen) == room:
             continue
-        message = Stored._make(found[:-2])
-        if message.enqueued + queue.retention > now:
-            chosen.append(message)
-    handed = _hand_out(store, queue, chosen, visibility, now, faulty)
+        if state is not None and state.state != READY:
+            continue
+        chosen.append(row)
+        if row.group is not None:
+            group = groups[row.group] = generation.groups[row.group]
+            group.discard(MessageState(number, group, READY, 0).key if state is None else state.key)
+            group.taken += 1
+    handed = _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
     store.count(queue, "received", len(handed))
-    view = _view({"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]})
-    return {"Messages": [view(queue, message) for message in handed]}
+    return _show(queue, handed, _view({"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}))
 
 
 # Hiding.
 
 
 def _hand_out(
-    store: Store, queue: Queue, chosen: list[Stored], visibility: int, now: int, faulty: FaultInjector
+    store: Store,
+    queue: Queue,
+    rows: Sequence[Row],
+    groups: Iterable[Group],
+    visibility: int,
+    now: int,
+    faults: FaultInjector,
 ) -> list[Handed]:
-    lane, encode = queue.lane, store.receipts.encode
-    updates, handed, hidden, soonest = [], [], 0, NEVER
-    by_group: dict[int, int] = {}
-    for message in chosen:
-        row, place, group, receives, _prior, first = message[:6]
-        timeout = faulty.visibility(queue, visibility) if faulty.active else visibility
-        state = IN_FLIGHT if timeout > 0 else READY
-        if state == IN_FLIGHT:
-            hidden += 1
-            soonest = min(soonest, timeout)
-        elif not queue.fifo and receives + 1 >= BACK_OF_QUEUE_RECEIVES:
-            place = store.next_row(lane)
-        updates.append((state, now + timeout, place, first or now, now, row))
-        if group is not None:
-            by_group[group] = by_group.get(group, 0) + (state == IN_FLIGHT)
-        handed.append(Handed(message, encode(queue.id, row, receives + 1), receives + 1, first or now, now + timeout))
-    store.db.executemany(_HAND_OUT, updates)
-    if hidden:
-        hide_until(lane, now + soonest)
-        store.shift(lane, READY, -hidden)
-        store.shift(lane, IN_FLIGHT, hidden)
-    for group, change in by_group.items():
-        groups.refresh(store, queue, group, change)
-    if hidden < len(chosen):
-        store.woken.add(queue.name)
+    """`groups`: all from which a message was taken, also if it then went elsewhere."""
+    generation, encode = queue.generation, store.receipts.encode
+    states, counts, queue_id = generation.states, generation.counts, queue.id
+    handed: list[Handed] = []
+    for group in groups:
+        group.taken = 0
+    served: Group | None = None
+    for row in rows:
+        number = row[0] & NUMBER_MASK
+        state = states.get(number)
+        if state is None:
+            group_of = generation.groups[row[3]] if row[3] is not None else None
+            state = states[number] = MessageState(number, group_of, READY, 0)
+        if queue.fifo and state.group is not None and state.group is not served:
+            served = state.group
+            generation.turn += 1
+            served.turn = generation.turn
+        timeout = faults.visibility(queue, visibility) if faults.active else visibility
+        state.receives += 1
+        state.first = state.first or now
+        state.received = now
+        state.handle = encode(queue_id, row[0], state.receives)
+        if timeout > 0:
+            state.state, state.due = IN_FLIGHT, now + timeout
+            counts[READY] -= 1
+            counts[IN_FLIGHT] += 1
+            generation.hide(state)
+            if state.group is not None:
+                generation.took_off(state.group, number)
+        else:
+            if not queue.fifo and state.receives >= BACK_OF_QUEUE_RECEIVES:
+                state.place = generation.burn_number()
+            generation.put_back(state)
+            store.woken.add(queue.name)
+        handed.append((row, state))
+    for group in groups:
+        generation.drop_if_empty(group)
+    if handed:
+        store.log.add(generation, [state for _, state in handed])
     return handed
 
 
 # ReceiveRequestAttemptId.
 
 
-def _remember_attempt(store: Store, lane: Lane, attempt: str, handed: list[Handed], now: int) -> None:
-    messages = json.dumps([(item.message.id, item.receive, item.due) for item in handed])
-    expires = now + limits.RECEIVE_ATTEMPT_WINDOW * 1000
-    store.db.execute(_SAVE_ATTEMPT, (lane.id, attempt, expires, messages))
+def _remember_attempt(store: Store, generation: Generation, attempt: str, states: list[MessageState], now: int) -> None:
+    generation.attempts.pop(attempt, None)
+    messages = [(state.number, state.receives, state.due) for state in states]
+    generation.attempts[attempt] = Attempt(now + limits.RECEIVE_ATTEMPT_WINDOW * 1000, messages)
+    store.log.add_attempt(generation, states, attempt, now)
 
 
 def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: int) -> list[Handed]:
     """What an earlier receive with the same attempt id got, hidden anew; nothing if any of it has changed since."""
-    row = store.db.execute(_FIND_ATTEMPT, (queue.lane.id, attempt, now)).fetchone()
-    handed = []
-    for number, receive, due in json.loads(row[0]) if row else ():
-        found = store.db.execute(_BY_ID, (number,)).fetchone()
-        if found is None:
+    generation = queue.generation
+    earlier = generation.attempts.get(attempt)
+    if earlier is None or earlier.expires <= now:
+        return []
+    states: list[MessageState] = []
+    for number, receive, due in earlier.messages:
+        state = generation.states.get(number)
+        if state is None or (state.receives, state.state, state.due) != (receive, IN_FLIGHT, due):
             return []
-        message, state, present_due = Stored._make(found[:-2]), found[-2], found[-1]
-        if message.receives != receive or state != IN_FLIGHT or present_due != due:
-            return []
-        handle = store.receipts.encode(queue.id, number, receive)
-        handed.append(Handed(message, handle, receive, message.first, now + visibility))
-    for item in handed:
-        store.db.execute(_HIDE_AGAIN, (now + visibility, now, item.message.id))
-    hide_until(queue.lane, now + visibility)
-    if handed:
-        _remember_attempt(store, queue.lane, attempt, handed, now)
-    return handed
+        states.append(state)
+    for state in states:
+        state.received = max(now, state.received + 1)
+        state.handle = store.receipts.encode(queue.id, generation.low | state.number, state.receives)
+        if visibility:
+            state.due = now + visibility
+            generation.hide(state)
+    if not visibility:
+        make_ready(store, queue, states, now)
+    _remember_attempt(store, generation, attempt, states, now)
+    store.write_out()
+    rows = store.rows_at(generation, [state.number for state in states])
+    return [(rows[state.number], state) for state in states]
 
 
 # Showing.
 
-View = Callable[[Queue, Handed], dict[str, Any]]
+
+class View(NamedTuple):
+    """How a request wants messages shown. `chosen` is None if it wants no message attributes."""
+
+    system: frozenset[str]
+    chosen: Callable[[str], bool] | None
 
 
-def _view(params: dict[str, Any]) -> View:
-    """How this request wants messages shown: which system attributes, which message attributes."""
-    system = _system_names(params)
-    chosen = _attribute_filter(params.get("MessageAttributeNames") or [])
-
-    def show(queue: Queue, handed: Handed) -> dict[str, Any]:
-        message = handed.message
-        shown: dict[str, Any] = {
-            "MessageId": message.message_id,
-            "ReceiptHandle": handed.handle,
-            "MD5OfBody": message.md5,
-            "Body": message.body,
-        }
-        if not system and chosen is None:
-            return shown
-        extra = orjson.loads(message.extra) if message.extra else {}
-        if system:
-            attributes = {k: v for k, v in _system_attributes(queue, handed, extra).items() if k in system}
-            if attributes:
-                shown["Attributes"] = attributes
-        if chosen is not None and "attributes" in extra:
-            selected = {name: value for name, value in extra["attributes"].items() if chosen(name)}
-            if selected:
-                shown["MessageAttributes"] = selected
-                shown["MD5OfMessageAttributes"] = md5_of_attributes(selected)
-        return shown
-
-    return show
+def _show(queue: Queue, handed: list[Handed], view: View) -> Received:
+    handles = [state.handle for _, state in handed]
+    if not view.system and view.chosen is None:
+        shown = [f'{{{row.wire},"ReceiptHandle":"{state.handle}"}}' for row, state in handed]
+    else:
+        shown = [_shown(queue, row, state, view) for row, state in handed]
+    return Received(f'{{"Messages":[{",".join(shown)}]}}', handles)
 
 
-def _system_names(params: dict[str, Any]) -> frozenset[str]:
-    asked = (params.get("AttributeNames") or []) + (params.get("MessageSystemAttributeNames") or [])
-    if not asked:
-        return frozenset()
-    known = enum_values("MessageSystemAttributeName")
-    for name in asked:
-        if name not in known and name not in enum_values("QueueAttributeName"):
-            raise ServiceError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
-    return known if "All" in asked else frozenset(asked)
+def _shown(queue: Queue, row: Row, state: MessageState, view: View) -> str:
+    extra = row.extras()
+    shown = f'{{{row.wire},"ReceiptHandle":"{state.handle}"'
+    if view.system:
+        attributes = system_attributes(queue, row, state.receives, state.first)
+        if view.system is not _ALL_SYSTEM:
+            attributes = {name: value for name, value in attributes.items() if name in view.system}
+        if attributes:
+            shown += f',"Attributes":{orjson.dumps(attributes).decode()}'
+    if view.chosen is not None and "attributes" in extra:
+        selected = {name: value for name, value in extra["attributes"].items() if view.chosen(name)}
+        if selected:
+            shown += f',"MessageAttributes":{orjson.dumps(selected).decode()}'
+            shown += f',"MD5OfMessageAttributes":"{md5_of_attributes(selected)}"'
+    return shown + "}"
 
 
-def _system_attributes(queue: Queue, handed: Handed, extra: dict[str, Any]) -> dict[str, str]:
-    message = handed.message
+def system_attributes(queue: Queue, row: Row, receives: int, first: int) -> dict[str, str]:
+    """All that a message has; `receives` and `first` in this queue."""
+    extra = row.extras()
+    first = extra.get("first", first)
     attributes = {
-        "SenderId": message.sender,
-        "SentTimestamp": str(message.sent),
-        "ApproximateReceiveCount": str(message.prior + handed.receive),
-        "ApproximateFirstReceiveTimestamp": str(handed.first),
+        "SenderId": extra.get("sender", queue.arn.account),
+        "SentTimestamp": str(extra.get("sent", row.enqueued)),
+        "ApproximateReceiveCount": str(extra.get("prior", 0) + receives),
     }
+    if first:
+        attributes["ApproximateFirstReceiveTimestamp"] = str(first)
     if queue.fifo:
-        attributes["SequenceNumber"] = sequence_number(message.id)
-    for key, name in _EXTRA_NAMES:
+        attributes["SequenceNumber"] = sequence_number(row.id & NUMBER_MASK)
+    if row.group is not None:
+        attributes["MessageGroupId"] = row.group
+    for key, name in EXTRA_ATTRIBUTES:
         if key in extra:
             attributes[name] = extra[key]
     return attributes
 
 
-_EXTRA_NAMES: Final = (
-    ("dedup", "MessageDeduplicationId"),
-    ("group", "MessageGroupId"),
-    ("trace", "AWSTraceHeader"),
-    ("source", "DeadLetterQueueSourceArn"),
-)
+_ALL_SYSTEM: Final = frozenset(enum_values("MessageSystemAttributeName"))
 
 
-def _attribute_filter(names: list[str]) -> Callable[[str], bool] | None:
+def _view(params: dict[str, Any]) -> View:
+    old, new = params.get("AttributeNames") or (), params.get("MessageSystemAttributeNames") or ()
+    names = params.get("MessageAttributeNames") or ()
+    return _VIEW_OF_NOTHING if not (old or new or names) else _made_view((*old, *new), tuple(names))
+
+
+@lru_cache(maxsize=256)
+def _made_view(system: tuple[str, ...], names: tuple[str, ...]) -> View:
+    return View(_system_names(system), _attribute_filter(names))
+
+
+def _system_names(asked: tuple[str, ...]) -> frozenset[str]:
+    for name in asked:
+        if name not in _ALL_SYSTEM and name not in enum_values("QueueAttributeName"):
+            raise ServiceError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+    return _ALL_SYSTEM if "All" in asked else frozenset(asked)
+
+
+def _attribute_filter(names: tuple[str, ...]) -> Callable[[str], bool] | None:
     if not names:
         return None
     if "All" in names or ".*" in names:
@@ -342,3 +420,6 @@ def _attribute_filter(names: list[str]) -> Callable[[str], bool] | None:
     exact = {name for name in names if not name.endswith(".*")}
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
     return lambda name: name in exact or name.startswith(prefixes)
+
+
+_VIEW_OF_NOTHING: Final = View(frozenset(), None)

@@ -1,8 +1,9 @@
 """The database: its tables, its version, and how it is opened.
 
-A *lane* is one life of a queue's contents. Purging or deleting a queue gives it a new lane (or none) in O(1); the old
-lane's rows are swept up later, a few at a time. A message's row id is `lane << LANE_BITS | n`, so one lane is one
-contiguous range of the table, and a row number is never used twice.
+A *generation* is what a queue holds between two purges. Purging or deleting a queue gives it a new generation (or none)
+in O(1); the old one's rows are swept up later, a few at a time. A message's row id is its generation and its number
+(`generation << GENERATION_BITS | number`), so a generation is one contiguous range of the table, and no row id is used
+twice.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from typing import Final
 
 from semel.errors import StartError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x53454D4C  # "SEML"
-LANE_BITS: Final = 40
+GENERATION_BITS: Final = 40
+NUMBER_MASK: Final = (1 << GENERATION_BITS) - 1
 DATABASE_NAME: Final = "broker.db"
 
 READY, IN_FLIGHT, DELAYED = 0, 1, 2
 
-# WAL with full sync: a commit is on disk before it is answered. The cache is a bound on memory, not a goal.
+# A commit is in the log (WAL) when it returns, and on disk when the server has synced the log, which it does before it
+# answers. The cache is a bound on memory, not a goal. The log is written into the database by the server, between two
+# transactions; what SQLite does itself is for a log that grew faster than was foreseen.
 _PRAGMAS: Final = """
 PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
+PRAGMA synchronous = NORMAL;
 PRAGMA cache_size = -32768;
-PRAGMA wal_autocheckpoint = 4000;
+PRAGMA wal_autocheckpoint = 8000;
 PRAGMA temp_store = MEMORY;
 PRAGMA foreign_keys = OFF;
 """
@@ -36,7 +40,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE queues (
     id         INTEGER PRIMARY KEY,
     name       TEXT NOT NULL UNIQUE,
-    lane       INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
     attributes TEXT NOT NULL,           -- JSON: the attributes that were set, as strings
     tags       TEXT NOT NULL,           -- JSON
     group_dedup INTEGER NOT NULL,       -- dedup per group: fixed when the queue was created
@@ -46,45 +50,28 @@ CREATE TABLE queues (
 );
 CREATE TABLE deleted_queues (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
 
--- Counts are kept, not counted; `live` is 0 once the lane only waits to be swept.
-CREATE TABLE lanes (
-    -- Never a number twice: rows, dedup ids and receive attempts of a dead lane are still about.
-    id INTEGER PRIMARY KEY AUTOINCREMENT, live INTEGER NOT NULL, next_n INTEGER NOT NULL,
-    ready INTEGER NOT NULL, in_flight INTEGER NOT NULL, delayed INTEGER NOT NULL, busy_groups INTEGER NOT NULL
+-- `live` is 0 once the generation only waits to be swept. Numbers below `numbers_end` may have been given out.
+CREATE TABLE generations (
+    -- Never an id twice: rows and dedup ids of a dead generation are still about.
+    id INTEGER PRIMARY KEY AUTOINCREMENT, live INTEGER NOT NULL, numbers_end INTEGER NOT NULL
 );
 
+-- Inserted and deleted, never updated; no index but the row ids.
 CREATE TABLE messages (
-    id         INTEGER PRIMARY KEY,
-    lane       INTEGER NOT NULL,
-    state      INTEGER NOT NULL,        -- 0 ready, 1 in flight, 2 delayed
-    due        INTEGER NOT NULL,        -- when it becomes ready, for states 1 and 2
-    pos        INTEGER NOT NULL,        -- place in the queue; the row id unless it was sent to the back
-    grp        INTEGER,                 -- groups.id
-    receives   INTEGER NOT NULL,        -- in this queue: also the number of the newest receipt handle
-    prior      INTEGER NOT NULL,        -- receives in the queues it was in before
-    first      INTEGER NOT NULL,        -- first receive, 0 if none
-    received   INTEGER NOT NULL,        -- newest receive: the twelve hours count from here
-    enqueued   INTEGER NOT NULL,        -- retention counts from here
-    sent       INTEGER NOT NULL,        -- SentTimestamp
-    late       INTEGER NOT NULL,        -- 0, or when it came here with an older `enqueued` than its neighbours'
-    message_id TEXT NOT NULL,
-    body       TEXT NOT NULL,
-    md5        TEXT NOT NULL,
-    sender     TEXT NOT NULL,
-    extra      BLOB                     -- JSON: what most messages don't have (attributes, group, dedup id, …)
+    id       INTEGER PRIMARY KEY,
+    enqueued INTEGER NOT NULL,          -- retention counts from here
+    wire     TEXT NOT NULL,             -- MessageId, MD5OfBody and Body as they are sent to a client, see rows.py
+    grp      TEXT,                      -- the message group
+    extra    TEXT,                      -- JSON: what most messages don't have (attributes, dedup id, trace, …)
+    due      INTEGER,                   -- when its delay ends; Standard queues only
+    arrived  INTEGER                    -- when it came, if it came with an older date than its neighbours
 );
-CREATE INDEX ready ON messages (pos) WHERE state = 0 AND grp IS NULL;
-CREATE INDEX hidden ON messages (lane, due) WHERE state > 0;
-CREATE INDEX grouped ON messages (grp, state, pos) WHERE grp IS NOT NULL;
-CREATE INDEX latecomers ON messages (lane, enqueued) WHERE late > 0;
 
--- `head` is the place of the first message that may be handed out now, null if there is none.
-CREATE TABLE groups (
-    id INTEGER PRIMARY KEY, lane INTEGER NOT NULL, name TEXT NOT NULL, head INTEGER, in_flight INTEGER NOT NULL,
-    sent INTEGER NOT NULL, busy REAL NOT NULL, busy_at INTEGER NOT NULL
+-- What became of messages that were received: each row has the whole state of some messages, newer rows count.
+CREATE TABLE receive_log (
+    id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, states BLOB NOT NULL,
+    attempt TEXT, attempted INTEGER     -- the ReceiveRequestAttemptId of the receive, and its time
 );
-CREATE UNIQUE INDEX group_names ON groups (lane, name);
-CREATE INDEX group_heads ON groups (lane, head) WHERE head IS NOT NULL;
 
 -- Dedup ids in the order in which they came, and those that were merged from there; see dedup.py.
 CREATE TABLE dedup_log (
@@ -95,12 +82,6 @@ CREATE TABLE dedup (
     digest BLOB PRIMARY KEY, message_id TEXT NOT NULL, row INTEGER NOT NULL, expires INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX dedup_expiry ON dedup (expires);
-
-CREATE TABLE attempts (
-    lane INTEGER NOT NULL, attempt TEXT NOT NULL, expires INTEGER NOT NULL, messages TEXT NOT NULL,
-    PRIMARY KEY (lane, attempt)
-) WITHOUT ROWID;
-CREATE INDEX attempt_expiry ON attempts (expires);
 
 CREATE TABLE move_tasks (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, source TEXT NOT NULL, destination TEXT, rate INTEGER,
@@ -146,12 +127,20 @@ def _prepare(connection: sqlite3.Connection, where: str) -> sqlite3.Connection:
     connection.executescript(_PRAGMAS)
     connection.execute("BEGIN EXCLUSIVE")
     if not tables:
-        for statement in _statements(_TABLES):
-            connection.execute(statement)
+        create_tables(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    elif version < SCHEMA_VERSION:
+        from semel.broker.engine.upgrade import from_version_1  # few need it
+
+        from_version_1(connection, create_tables)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
     return connection
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    for statement in _statements(_TABLES):
+        connection.execute(statement)
 
 
 def _statements(script: str) -> list[str]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-import orjson
-
-from semel.broker.engine import groups
 from semel.broker.engine.dedup import digest
-from semel.broker.engine.expiry import hide_until
-from semel.broker.engine.schema import DELAYED, READY
+from semel.broker.engine.generation import Generation, MessageState
+from semel.broker.engine.rows import Row, packed, wire_of
+from semel.broker.engine.schema import DELAYED, GENERATION_BITS, NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store, sequence_number
 from semel.broker.engine.validation import (
     byte_length,
@@ -21,7 +19,7 @@ from semel.broker.engine.validation import (
     checked_trace_header,
 )
 from semel.sqs import limits
-from semel.sqs.checksums import md5_of_attributes, md5_of_body
+from semel.sqs.checksums import md5_of_attributes
 from semel.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
     INVALID_PARAMETER_VALUE,
@@ -53,7 +51,7 @@ def send(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> 
     draft = _draft(queue, params)
     if draft.size > queue.max_bytes:
         raise _too_long(queue, "are invalid")
-    if draft.is_plain and caller.trace is None:
+    if draft.is_plain and caller.trace is None and _sender(queue, caller) is None:
         _count_sent(store, queue, 1, draft.size)
         return _enqueue_plain(store, queue, draft.body, caller)
     (result,) = _enqueue(store, queue, [draft], caller)
@@ -157,6 +155,7 @@ def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
 
 
 def _count_sent(store: Store, queue: Queue, number: int, size: int) -> None:
+    store.touched.add(queue.generation)
     store.woken.add(queue.name)
     store.count(queue, "sent", number)
     store.count(queue, "sent_bytes", size)
@@ -164,50 +163,51 @@ def _count_sent(store: Store, queue: Queue, number: int, size: int) -> None:
 
 def _enqueue_plain(store: Store, queue: Queue, body: str, caller: Caller) -> dict[str, Any]:
     """The short way for most messages: no attributes, no group, no delay."""
-    lane = queue.lane
-    row, message_id, md5 = store.next_row(lane), store.new_id(), md5_of_body(body)
-    store.unwritten.append((row, lane.id, READY, 0, None, caller.now, message_id, body, md5, caller.sender, None))
-    lane.counts[READY] += 1
+    generation, message_id = queue.generation, store.new_id()
+    wire, md5 = wire_of(message_id, body)
+    store.insert_plain(store.next_row(generation), caller.now, wire)
+    generation.counts[READY] += 1
     return {"MD5OfMessageBody": md5, "MessageId": message_id}
 
 
 def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) -> list[dict[str, Any]]:
-    lane, now = queue.lane, caller.now
+    generation, now = queue.generation, caller.now
     results, firsts, dropped = [], [], 0
     _count_sent(store, queue, len(drafts), sum([draft.size for draft in drafts]))
-    digests = [digest(lane.id, d.group or "" if queue.group_dedup else "", d.dedup or "") for d in drafts if queue.fifo]
+    may_be_plain = _sender(queue, caller) is None and caller.trace is None
+    digests = (
+        [digest(generation.id, d.group or "" if queue.group_dedup else "", d.dedup or "") for d in drafts]
+        if queue.fifo
+        else []
+    )
     known = store.dedup.known(digests, now) if digests else {}
-    for number, (body, _, delay, attributes, trace, group, dedup, is_plain) in enumerate(drafts):
-        if is_plain and caller.trace is None:
-            results.append(_enqueue_plain(store, queue, body, caller))
+    for number, draft in enumerate(drafts):
+        if draft.is_plain and may_be_plain:
+            results.append(_enqueue_plain(store, queue, draft.body, caller))
             continue
-        md5, message_id = md5_of_body(body), store.new_id()
+        message_id = store.new_id()
+        wire, md5 = wire_of(message_id, draft.body)
         result: dict[str, Any] = {"MD5OfMessageBody": md5, "MessageId": message_id}
-        if attributes:
-            result["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
-        if trace:
-            result["MD5OfMessageSystemAttributes"] = md5_of_attributes(trace)
+        if draft.attributes:
+            result["MD5OfMessageAttributes"] = md5_of_attributes(draft.attributes)
+        if draft.trace:
+            result["MD5OfMessageSystemAttributes"] = md5_of_attributes(draft.trace)
         results.append(result)
         if digests and digests[number] in known:
             result["MessageId"], first_row = known[digests[number]]
-            result["SequenceNumber"] = sequence_number(first_row)
+            result["SequenceNumber"] = sequence_number(first_row & NUMBER_MASK)
             dropped += 1
             continue
-        row = store.next_row(lane)
+        row = store.next_row(generation)
         if digests:
             known[digests[number]] = message_id, row
             firsts.append((digests[number], message_id, row))
-            result["SequenceNumber"] = sequence_number(row)
-        state, due = READY, 0
-        if delay:
-            state, due = DELAYED, now + delay
-            hide_until(lane, due)
-        lane.counts[state] += 1
-        header = trace["AWSTraceHeader"]["StringValue"] if trace else caller.trace
-        extra = _extra(attributes, header, group, dedup) if group or attributes or header else None
-        group_id = groups.enter(store, queue, group, None if delay else row, now) if group else None
-        content = (now, message_id, body, md5, caller.sender, extra)
-        store.unwritten.append((row, lane.id, state, due, group_id, *content))
+            result["SequenceNumber"] = sequence_number(row & NUMBER_MASK)
+        store.insert(
+            Row(row, now, wire, draft.group, _extra(queue, draft, caller)),
+            due=now + draft.delay if draft.delay and not queue.fifo else None,
+        )
+        enter(queue.generation, row & NUMBER_MASK, draft.group, now + draft.delay if draft.delay else 0, now)
     if firsts:
         store.dedup.remember(firsts, now)
     if dropped:
@@ -215,16 +215,41 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
     return results
 
 
-def _extra(
-    attributes: dict[str, dict[str, Any]] | None, trace: str | None, group: str | None, dedup: str | None
-) -> bytes:
+def enter(generation: Generation, number: int, group_name: str | None, due: int, now: int) -> None:
+    """A message is new in a queue: ready, or delayed until `due`."""
+    group = None
+    if group_name is not None:
+        group = generation.group(group_name)
+        group.sent = now
+    if due:
+        state = generation.states[number] = MessageState(number, group, DELAYED, due)
+        generation.counts[DELAYED] += 1
+        generation.hide(state)
+        if group is not None:
+            group.delayed += 1
+        return
+    generation.counts[READY] += 1
+    if group is not None:
+        group.items.append(number << GENERATION_BITS | number)
+        if len(group) == 1:
+            generation.offer(group)
+
+
+def _sender(queue: Queue, caller: Caller) -> str | None:
+    """Who sent a message, if it is not simply the queue's account."""
+    return None if caller.sender == queue.arn.account else caller.sender
+
+
+def _extra(queue: Queue, draft: Draft, caller: Caller) -> str | None:
     extra: dict[str, Any] = {}
-    if attributes:
-        extra["attributes"] = attributes
+    if draft.attributes:
+        extra["attributes"] = draft.attributes
+    trace = draft.trace["AWSTraceHeader"]["StringValue"] if draft.trace else caller.trace
     if trace:
         extra["trace"] = trace
-    if group:
-        extra["group"] = group
-    if dedup:
-        extra["dedup"] = dedup
-    return orjson.dumps(extra)
+    if draft.dedup:
+        extra["dedup"] = draft.dedup
+    sender = _sender(queue, caller)
+    if sender:
+        extra["sender"] = sender
+    return packed(extra)

@@ -1,7 +1,7 @@
-"""Queues and lanes as the engine works with them, and the store that keeps them in step with the database.
+"""Queues as the engine works with them, and the store that keeps memory and database in step.
 
-Rules: what is in memory is a copy of committed or about-to-be-committed rows; a rollback throws all of it away and
-reads it again; lane counters are written back once per transaction, however many messages moved.
+Rules: messages are written to the table once and deleted once; a rollback throws away what is known in memory of the
+generations that the transaction touched, and works it out anew from the database, as the start does for all of them.
 """
 
 from __future__ import annotations
@@ -9,35 +9,47 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import heapify
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
 from semel.broker.engine.dedup import DedupWindow
+from semel.broker.engine.generation import Generation, MessageState, rows_as_ranges
 from semel.broker.engine.receipts import KEY_BYTES, Receipts
-from semel.broker.engine.schema import LANE_BITS
+from semel.broker.engine.receive_log import ReceiveLog
+from semel.broker.engine.rows import COLUMNS, Row
+from semel.broker.engine.schema import DELAYED, GENERATION_BITS, IN_FLIGHT, NUMBER_MASK, READY
+from semel.sqs import limits
 
-Row = tuple[Any, ...]
+_NUMBERS_RESERVED: Final = 1 << 20  # at a time
+_TYPICAL_ROW: Final = 300  # bytes
+_ROWS_READ: Final = limits.MAX_RECEIVE  # at a time
 
-NEVER: Final = 1 << 62
-_GROUPS_KEPT: Final = 20_000
-
-_LOAD_QUEUES = "SELECT id, name, lane, attributes, tags, group_dedup, created, modified, purged FROM queues"
-_LOAD_LANES = "SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM lanes WHERE live = 1"
-_INSERT_LANE = "INSERT INTO lanes (live, next_n, ready, in_flight, delayed, busy_groups) VALUES (1, ?, 0, 0, 0, 0)"
-_SAVE_LANE = "UPDATE lanes SET next_n = ?, ready = ?, in_flight = ?, delayed = ?, busy_groups = ? WHERE id = ?"
-_RETIRE_LANE = "UPDATE lanes SET live = 0 WHERE id = ?"
-_INSERT_SENT = """
-INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, received, enqueued, sent, late,
-    message_id, body, md5, sender, extra)
-VALUES (?1, ?2, ?3, ?4, ?1, ?5, 0, 0, 0, 0, ?6, ?6, 0, ?7, ?8, ?9, ?10, ?11)
+_LOAD_QUEUES = "SELECT id, name, generation, attributes, tags, group_dedup, created, modified, purged FROM queues"
+_LOAD_GENERATIONS = "SELECT id, numbers_end FROM generations WHERE live = 1"
+_INSERT_GENERATION = "INSERT INTO generations (live, numbers_end) VALUES (1, ?)"
+_RESERVE_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ?"
+_GIVE_BACK_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ? AND numbers_end > ?"
+_RETIRE_GENERATION = "UPDATE generations SET live = 0 WHERE id = ?"
+_COUNT = "SELECT count(*) FROM messages WHERE id >= ? AND id < ?"
+# What has to be known of messages from the start. On most queues it is none of them.
+_SPECIAL = """
+SELECT id, enqueued, grp, due, arrived FROM messages
+WHERE id >= ? AND id < ? AND (grp IS NOT NULL OR due IS NOT NULL OR arrived IS NOT NULL) ORDER BY id
 """
+_INSERT_PLAIN = "INSERT INTO messages (id, enqueued, wire) VALUES (?, ?, ?)"
+_INSERT = "INSERT INTO messages (id, enqueued, wire, grp, extra, due, arrived) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_DELETE = "DELETE FROM messages WHERE id BETWEEN ? AND ?"
+_READ_TEN = f"SELECT {COLUMNS} FROM messages WHERE id IN ({', '.join('?' * _ROWS_READ)})"
 _SAVE_QUEUE = """
-INSERT INTO queues (id, name, lane, attributes, tags, group_dedup, created, modified, purged)
+INSERT INTO queues (id, name, generation, attributes, tags, group_dedup, created, modified, purged)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET lane = excluded.lane, attributes = excluded.attributes, tags = excluded.tags,
-    modified = excluded.modified, purged = excluded.purged
+ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, attributes = excluded.attributes,
+    tags = excluded.tags, modified = excluded.modified, purged = excluded.purged
 """
 
 
@@ -50,41 +62,6 @@ class Caller(NamedTuple):
     trace: str | None = None
 
 
-class Lane:
-    """Counters of one lane. `due_floor` and `expiry_floor` are times before which nothing falls due or expires."""
-
-    __slots__ = (
-        *("id", "low", "high", "next_n", "counts", "busy_groups"),
-        *("due_floor", "expiry_floor", "horizon", "busy", "busy_at"),
-    )
-
-    def __init__(self, number: int, next_n: int, ready: int, in_flight: int, delayed: int, busy_groups: int) -> None:
-        self.id = number
-        self.low, self.high = number << LANE_BITS, (number + 1) << LANE_BITS
-        self.next_n = next_n
-        self.counts = [ready, in_flight, delayed]
-        self.busy_groups = busy_groups
-        self.due_floor = self.expiry_floor = 0
-        self.horizon: int | None = None  # see horizon.py
-        # Recent working time, fading. A hint, not state: it starts at nothing when the broker starts.
-        self.busy, self.busy_at = 0.0, 0
-
-    def __contains__(self, row: int) -> bool:
-        return self.low <= row < self.high
-
-
-@dataclass(eq=False, slots=True)
-class Group:
-    """A copy of a group's row, kept for the groups that are sent to."""
-
-    id: int
-    lane: int
-    name: str
-    head: int | None
-    in_flight: int
-    sent: int
-
-
 @dataclass(eq=False, slots=True)
 class Queue:
     """One queue, its attributes parsed. Times are in milliseconds."""
@@ -92,7 +69,7 @@ class Queue:
     id: int
     name: str
     arn: Arn
-    lane: Lane
+    generation: Generation
     attributes: dict[str, str]
     tags: dict[str, str]
     group_dedup: bool
@@ -126,28 +103,34 @@ class Queue:
 
 
 class Store:
-    """The database and the copies of its small tables. One transaction is open at a time, opened by `begin`."""
+    """The database and what is known in memory. One transaction is open at a time, opened by `begin`."""
 
     def __init__(self, db: sqlite3.Connection, rng: Random, *, account: str, region: str) -> None:
         self.db = db
         self.rng = rng
         self.account, self.region = account, region
         self.queues: dict[str, Queue] = {}
-        self.dedup = DedupWindow(db)
-        # Messages that were sent in this transaction, written together before anybody looks at the table:
-        # (row, lane, state, due, group, time, message id, body, md5, sender, extra).
-        self.unwritten: list[Row] = []
-        self.groups: dict[tuple[int, str], Group] = {}
         self.by_url: dict[str, Queue] = {}
+        self.generations: dict[int, Generation] = {}
+        self.dedup = DedupWindow(db)
+        self.log = ReceiveLog(db)
+        # What was sent and deleted in this transaction, written together before anybody looks at the table.
+        self._sent_plain: list[tuple[int, int, str]] = []
+        self._sent: list[tuple[int, int, str, str | None, str | None, int | None, int | None]] = []
+        self._deleted: list[int] = []
+        self.touched: set[Generation] = set()
+        self._changes = 0
+        self.must_sync = False  # whether the transaction wrote anything but the receive log
+        self.wal_pages = 0  # about how many there are in the log since it was last written into the database
         self.tally: dict[tuple[str, str], int] = {}
         self.totals: Counter[tuple[str, str]] = Counter()
         self._forgotten: set[str] = set()
         self.woken: set[str] = set()
         self._id_pool, self._ids_used = "", 0
-        self.touched: set[Lane] = set()
-        self._lanes: dict[int, Lane] = {}
         self.receipts = Receipts(self._receipt_key())
-        self.load()
+        self.log.read_bounds()
+        self.dedup.load()
+        self._restore(self._load_queues())
 
     def _receipt_key(self) -> bytes:
         # Made by the database, and not from `rng`: the ids that this makes would give it away.
@@ -155,27 +138,61 @@ class Store:
         (key,) = self.db.execute("SELECT value FROM meta WHERE key = 'receipt-key'").fetchone()
         return bytes(key)
 
-    def load(self) -> None:
-        self._lanes = {row[0]: Lane(*row) for row in self.db.execute(_LOAD_LANES)}
-        self.queues = {}
-        self.dedup.load()
-        self.groups.clear()
+    # Reading what is in the database.
+
+    def _load_queues(self) -> list[Generation]:
+        """Reads queues and generations. Those that are known already stay as they are; the others are returned."""
+        known, new = self.generations, []
+        ends = dict(self.db.execute(_LOAD_GENERATIONS).fetchall())
+        self.queues, self.generations = {}, {}
         self.by_url.clear()
-        for number, name, lane, attributes, tags, group_dedup, created, modified, purged in self.db.execute(
-            _LOAD_QUEUES
-        ):
+        for number, name, generation_id, attributes, tags, group_dedup, *times in self.db.execute(_LOAD_QUEUES):
+            generation = known.get(generation_id)
+            if generation is None:
+                generation = Generation(generation_id, ends[generation_id], fifo=name.endswith(".fifo"))
+                new.append(generation)
+            generation.numbers_end = ends[generation_id]
+            self.generations[generation_id] = generation
             self.queues[name] = Queue(
                 number,
                 name,
                 self.arn(name),
-                self._lanes[lane],
+                generation,
                 json.loads(attributes),
                 json.loads(tags),
                 bool(group_dedup),
-                created,
-                modified,
-                purged,
+                *times,
             )
+        return new
+
+    def _restore(self, generations: Iterable[Generation]) -> None:
+        """Works out anew what is known in memory of these generations."""
+        delays = {queue.generation: queue.delay for queue in self.queues.values() if queue.fifo}
+        for generation in generations:
+            generation.clear()
+            self.log.restore(generation)
+            bounds = (generation.low, generation.high)
+            (total,) = self.db.execute(_COUNT, bounds).fetchone()
+            delay = delays.get(generation, 0)
+            for row, enqueued, name, due, arrived in self.db.execute(_SPECIAL, bounds):
+                if arrived:
+                    generation.late.append(enqueued << GENERATION_BITS | row & NUMBER_MASK)
+                due = due or (enqueued + delay if delay else 0)
+                _restore_message(generation, row & NUMBER_MASK, name, due)
+            states = generation.states.values()
+            generation.counts = [sum(state.state == kind for state in states) for kind in (READY, IN_FLIGHT, DELAYED)]
+            generation.counts[READY] = total - generation.counts[IN_FLIGHT] - generation.counts[DELAYED]
+            for state in list(states):
+                if state.state != READY:
+                    generation.hide(state)
+                elif state.group is None:
+                    generation.returned.append(state.key)
+            heapify(generation.returned)
+            heapify(generation.late)
+            for group in generation.groups.values():
+                generation.busy_groups += bool(group.flying)
+                group.items.sort()
+                generation.offer(group)
 
     def arn(self, name: str) -> Arn:
         return Arn(self.region, self.account, name)
@@ -184,21 +201,34 @@ class Store:
 
     def begin(self) -> None:
         self.db.execute("BEGIN IMMEDIATE")
+        self._changes = self.db.total_changes
 
     def write_out(self) -> None:
-        """Writes the rows of messages that were sent."""
-        if self.unwritten:
-            self.db.executemany(_INSERT_SENT, self.unwritten)
-            self.unwritten = []
+        """Writes the rows of messages that were sent or deleted."""
+        if self._sent_plain or self._sent or self._deleted:
+            self.wal_pages += 4 + self._pages()
+        if self._sent_plain:
+            self.db.executemany(_INSERT_PLAIN, self._sent_plain)
+            self._sent_plain = []
+        if self._sent:
+            self.db.executemany(_INSERT, self._sent)
+            self._sent = []
+        if self._deleted:
+            self.db.executemany(_DELETE, rows_as_ranges(self._deleted))
+            self._deleted = []
+
+    def _pages(self) -> int:
+        size = sum([len(row[2]) for row in self._sent_plain]) + sum([len(row[2]) + 100 for row in self._sent])
+        return (size + _TYPICAL_ROW * len(self._deleted)) // 4096
 
     def flush(self) -> None:
         """Writes everything that is left to write; the transaction is then ready to commit."""
         self.write_out()
-        for lane in self.touched:
-            self.db.execute(_SAVE_LANE, (lane.next_n, *lane.counts, lane.busy_groups, lane.id))
-        self.touched.clear()
+        self.must_sync = self.db.total_changes != self._changes
+        self.log.flush()
 
     def committed(self) -> None:
+        self.touched.clear()
         if self._forgotten:
             for key in [key for key in self.totals if key[0] in self._forgotten]:
                 del self.totals[key]
@@ -212,28 +242,76 @@ class Store:
             self.db.execute("ROLLBACK")
         self.tally.clear()
         self._forgotten.clear()
+        self._sent_plain, self._sent, self._deleted = [], [], []
+        self.log.forget()
+        self.dedup.load()
+        new = self._load_queues()
+        # What this transaction has not touched is right as it is.
+        self._restore({*new, *self.touched} & set(self.generations.values()))
         self.touched.clear()
-        self.unwritten = []
-        self.load()
+
+    def close(self) -> None:
+        """Gives back the numbers that were reserved and not used."""
+        with suppress(sqlite3.Error):
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            used = [(one.next_number, one.id, one.next_number) for one in self.generations.values()]
+            self.db.executemany(_GIVE_BACK_NUMBERS, used)
+        self.db.close()
+
+    # Messages.
+
+    def next_row(self, generation: Generation) -> int:
+        """The next free row id of a generation."""
+        number = generation.next_number
+        if number >= generation.numbers_end:
+            generation.numbers_end = number + _NUMBERS_RESERVED
+            self.db.execute(_RESERVE_NUMBERS, (generation.numbers_end, generation.id))
+        generation.next_number = number + 1
+        return generation.low | number
+
+    def insert_plain(self, row: int, enqueued: int, wire: str) -> None:
+        self._sent_plain.append((row, enqueued, wire))
+
+    def insert(self, row: Row, *, due: int | None = None, arrived: int | None = None) -> None:
+        self._sent.append((*row, due, arrived))
+
+    def delete(self, rows: Iterable[int]) -> None:
+        self._deleted.extend(rows)
+
+    @property
+    def has_unwritten(self) -> bool:
+        return bool(self._sent_plain or self._sent or self._deleted)
+
+    def rows_at(self, generation: Generation, numbers: Sequence[int]) -> dict[int, Row]:
+        """The rows of these messages, by number."""
+        low = generation.low
+        found: dict[int, Row] = {}
+        for start in range(0, len(numbers), _ROWS_READ):
+            some = [low | number for number in numbers[start : start + _ROWS_READ]]
+            some += [-1] * (_ROWS_READ - len(some))
+            for row in self.db.execute(_READ_TEN, some):
+                found[row[0] - low] = Row._make(row)
+        return found
 
     # Small tables.
 
-    def new_lane(self, next_n: int) -> Lane:
-        number = self.db.execute(_INSERT_LANE, (next_n,)).lastrowid
+    def new_generation(self, next_number: int, *, fifo: bool) -> Generation:
+        number = self.db.execute(_INSERT_GENERATION, (next_number,)).lastrowid
         assert number is not None
-        lane = self._lanes[number] = Lane(number, next_n, 0, 0, 0, 0)
-        return lane
+        generation = self.generations[number] = Generation(number, next_number, fifo=fifo)
+        return generation
 
-    def retire_lane(self, lane: Lane) -> None:
-        self.db.execute(_RETIRE_LANE, (lane.id,))
-        del self._lanes[lane.id]
-        self.touched.discard(lane)
+    def retire_generation(self, generation: Generation) -> None:
+        self.db.execute(_RETIRE_GENERATION, (generation.id,))
+        del self.generations[generation.id]
+        self.log.drop(generation)
 
     def save_queue(self, queue: Queue) -> None:
         attributes, tags = json.dumps(queue.attributes), json.dumps(queue.tags)
         times = (queue.created, queue.modified, queue.purged)
         self.db.execute(
-            _SAVE_QUEUE, (queue.id, queue.name, queue.lane.id, attributes, tags, int(queue.group_dedup), *times)
+            _SAVE_QUEUE, (queue.id, queue.name, queue.generation.id, attributes, tags, int(queue.group_dedup), *times)
         )
         self.queues[queue.name] = queue
         self.by_url.clear()
@@ -256,24 +334,27 @@ class Store:
         self._forgotten.add(name)
         self.tally = {key: amount for key, amount in self.tally.items() if key[0] != name}
 
-    def remember_group(self, group: Group) -> None:
-        if len(self.groups) >= _GROUPS_KEPT:
-            self.groups.clear()
-        self.groups[group.lane, group.name] = group
 
-    def next_row(self, lane: Lane) -> int:
-        """The next free row id of a lane, which is also its last place."""
-        row = lane.low | lane.next_n
-        lane.next_n += 1
-        self.touched.add(lane)
-        return row
-
-    def shift(self, lane: Lane, state: int, amount: int) -> None:
-        """`amount` more messages are in `state`."""
-        lane.counts[state] += amount
-        self.touched.add(lane)
+def sequence_number(number: int) -> str:
+    """20 digits, growing with the message's number within its queue, never consecutive."""
+    return str(18_850_000_000_000_000_000 + number * 256)
 
 
-def sequence_number(row: int) -> str:
-    """20 digits, growing with the row's number within its queue, never consecutive."""
-    return str(18_850_000_000_000_000_000 + (row & ((1 << LANE_BITS) - 1)) * 256)
+def _restore_message(generation: Generation, number: int, group_name: str | None, due: int) -> None:
+    """`due` ends the message's delay."""
+    group = generation.group(group_name) if group_name is not None else None
+    state = generation.states.get(number)
+    if state is None and due:
+        state = generation.states[number] = MessageState(number, group, DELAYED, due)
+    if state is not None:
+        state.group = group
+    if group is None:
+        return
+    if state is None:
+        group.items.append(number << GENERATION_BITS | number)
+    elif state.state == READY:
+        group.items.append(state.key)
+    elif state.state == DELAYED:
+        group.delayed += 1
+    else:
+        group.flying.add(number)

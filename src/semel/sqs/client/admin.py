@@ -93,7 +93,7 @@ class Admin:
         wanted |= {name: value for name, value in optional.items() if value is not None}
         answer = self._ask("POST", f"queues/{quote(queue, safe='')}/messages", wanted)
         found = answer["Messages"]
-        return Page(found, answer.get("Next"), answer["End"], answer.get("LookedAt", len(found)))
+        return Page(found, answer.get("Next"), answer["End"], answer.get("Scanned", len(found)))
 
     def messages(self, queue: str, *, after: int = 0, limit: int = MOST, **wanted: Any) -> Iterator[dict[str, Any]]:
         """All that match, page by page; `limit` is that of a page."""

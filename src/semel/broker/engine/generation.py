@@ -1,0 +1,341 @@
+"""The messages of a queue since its last purge, as they are known in memory.
+
+The table of messages is written once a message: inserted, and deleted. All that changes in between is here, and in the
+receive log (receive_log.py), from which it is read again at the start. Rules:
+- A message that was never received, has no group and is not delayed costs no memory: `cursor` is the number up to which
+  all messages have been looked at, and whatever lies behind it in the table is ready, save what has a state.
+- Every other message without a group has a MessageState. If it is ready, it is in the heap `returned`.
+- A message with a group is in its group's `items` while it is ready, and has a MessageState once it was received.
+- Entries of heaps are never searched for. What is out of date is passed over when it comes to the top, and a heap that
+  holds more of that than of the rest is built anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from semel.broker.engine.schema import DELAYED, GENERATION_BITS, IN_FLIGHT, NUMBER_MASK, READY
+
+NEVER: Final = 1 << 62
+# A Standard message received this often without a delete goes to the back of the queue.
+BACK_OF_QUEUE_RECEIVES: Final = 3
+_STALE_ENTRIES: Final = 1_000  # of a heap, before it is worth building it anew
+_ITEMS_DROPPED: Final = 64
+
+
+class MessageState:
+    """What is not in the message's row. `place` is its number unless it was sent to the back of the queue. `log` is the
+    row of the receive log that has all this. `due` ends its delay or its visibility timeout; 0 if it is ready."""
+
+    __slots__ = ("due", "first", "group", "handle", "log", "number", "place", "received", "receives", "state")
+
+    def __init__(self, number: int, group: Group | None, state: int, due: int) -> None:
+        self.number = self.place = number
+        self.group = group
+        self.state = state
+        self.due = due
+        self.receives = self.first = self.received = self.log = 0
+        self.handle = ""  # the newest, as long as the broker runs
+
+    @property
+    def key(self) -> int:
+        """Sorts by place."""
+        return self.place << GENERATION_BITS | self.number
+
+
+class Group:
+    """A message group with at least one message.
+
+    `items[start:]` are the keys of its ready messages, sorted; `flying` are the numbers of those in flight; `taken` is
+    how many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered`
+    is the rank of its newest entry in the heap of groups."""
+
+    __slots__ = ("busy", "busy_at", "delayed", "flying", "items", "name", "offered", "sent", "start", "taken", "turn")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.items: list[int] = []
+        self.start = 0
+        self.flying: set[int] = set()
+        self.delayed = self.taken = 0
+        self.turn = 0
+        self.offered: int | None = None
+        # Of a tenant of a Standard queue: its last send, and its recent working time. Hints, not state.
+        self.sent = self.busy_at = 0
+        self.busy = 0.0
+
+    def __len__(self) -> int:
+        """Ready messages."""
+        return len(self.items) - self.start
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.items) == self.start and not self.flying and not self.delayed and not self.taken
+
+    def rank(self, fifo: bool) -> int | None:
+        """By which groups are served; None if it has nothing to hand out. On FIFO, what is in flight holds back all
+        that is behind it."""
+        if self.start == len(self.items):
+            return None
+        head = self.items[self.start]
+        if fifo and self.flying and head & NUMBER_MASK > min(self.flying):
+            return None
+        return self.turn << 2 * GENERATION_BITS | head
+
+    def pop(self) -> int:
+        """Takes the first ready message out, and returns its number."""
+        number = self.items[self.start] & NUMBER_MASK
+        self.start += 1
+        if self.start == len(self.items) or (self.start >= _ITEMS_DROPPED and 2 * self.start >= len(self.items)):
+            del self.items[: self.start]
+            self.start = 0
+        return number
+
+    def add(self, key: int) -> None:
+        items, start = self.items, self.start
+        if not items or items[-1] < key:
+            items.append(key)
+        elif start and key < items[start]:
+            self.start = start - 1
+            items[start - 1] = key
+        else:
+            items.insert(bisect_left(items, key, start), key)
+
+    def discard(self, key: int) -> None:
+        """Takes a message out if it is among the ready ones."""
+        items = self.items
+        at = bisect_left(items, key, self.start)
+        if at == len(items) or items[at] != key:
+            return
+        if at == self.start:
+            self.pop()
+        else:
+            del items[at]
+
+
+class Attempt(NamedTuple):
+    """What a receive with a ReceiveRequestAttemptId got: number, receive and due of each message."""
+
+    expires: int
+    messages: list[tuple[int, int, int]]
+
+
+class Generation:
+    """`low` and `high` bound its row ids. `due_floor` and `expiry_floor`: times before which nothing falls due or
+    expires. `numbers_end`: numbers from here on have to be reserved before they are given out."""
+
+    __slots__ = (
+        *("id", "low", "high", "fifo", "next_number", "numbers_end", "counts", "cursor", "states", "returned"),
+        *("hidden", "late", "groups", "heads", "beyond", "attempts", "busy_groups", "turn"),
+        *("expiry_floor", "horizon", "busy", "busy_at"),
+    )
+
+    def __init__(self, id: int, next_number: int, *, fifo: bool) -> None:
+        self.id = id
+        self.low, self.high = id << GENERATION_BITS, (id + 1) << GENERATION_BITS
+        self.fifo = fifo
+        self.next_number = self.numbers_end = next_number
+        self.clear()
+
+    def clear(self) -> None:
+        self.counts = [0, 0, 0]  # ready, in flight, delayed
+        self.cursor = 0
+        self.states: dict[int, MessageState] = {}
+        self.returned: list[int] = []  # keys of ready messages without a group
+        self.hidden: list[int] = []  # due, then number, of what is delayed or in flight
+        self.late: list[int] = []  # enqueued, then number, of what came here with an older date than its neighbours
+        self.groups: dict[str, Group] = {}
+        self.heads: list[tuple[int, Group]] = []  # groups with something to hand out, by rank
+        self.beyond: dict[int, Group] = {}  # FIFO: groups whose first message is too far away, by its number
+        self.attempts: dict[str, Attempt] = {}  # oldest first
+        self.busy_groups = self.turn = 0
+        self.expiry_floor = 0
+        self.horizon: int | None = None  # see look_ahead.py
+        self.busy, self.busy_at = 0.0, 0
+
+    def __contains__(self, row: int) -> bool:
+        return self.low <= row < self.high
+
+    # What is hidden.
+
+    @property
+    def due_floor(self) -> int:
+        return self.hidden[0] >> GENERATION_BITS if self.hidden else NEVER
+
+    def hide(self, state: MessageState) -> None:
+        """`state` says until when it is delayed or in flight."""
+        hidden = self.hidden
+        if len(hidden) > _STALE_ENTRIES + 2 * (self.counts[IN_FLIGHT] + self.counts[DELAYED]):
+            hidden[:] = [s.due << GENERATION_BITS | s.number for s in self.states.values() if s.state != READY]
+            heapify(hidden)
+        heappush(hidden, state.due << GENERATION_BITS | state.number)
+
+    def take_due(self, now: int, limit: int) -> list[MessageState]:
+        """Hidden messages whose time has come."""
+        due: dict[int, MessageState] = {}  # a message may have two entries with the same time
+        hidden, states = self.hidden, self.states
+        while hidden and len(due) < limit:
+            at, number = hidden[0] >> GENERATION_BITS, hidden[0] & NUMBER_MASK
+            state = states.get(number)
+            if state is None or state.due != at or state.state == READY:
+                heappop(hidden)
+            elif at > now:
+                break
+            else:
+                heappop(hidden)
+                due[number] = state
+        return list(due.values())
+
+    def make_ready(self, state: MessageState) -> None:
+        """Puts a hidden message back: to its old place, or to the back of a Standard queue if it failed too often."""
+        counts, group = self.counts, state.group
+        counts[state.state] -= 1
+        counts[READY] += 1
+        if state.state == IN_FLIGHT and not self.fifo and state.receives >= BACK_OF_QUEUE_RECEIVES:
+            state.place = self.burn_number()
+        if group is not None:
+            if state.state == IN_FLIGHT:
+                self.landed(group, state.number)
+            else:
+                group.delayed -= 1
+        state.state, state.due = READY, 0
+        self.put_back(state)
+
+    def put_back(self, state: MessageState) -> None:
+        """A message with a state is ready."""
+        group = state.group
+        if group is not None:
+            group.add(state.key)
+            self.offer(group)
+            if not state.received:
+                del self.states[state.number]
+        elif not state.received and state.number > self.cursor:
+            del self.states[state.number]  # as if it had never been hidden
+        else:
+            returned = self.returned
+            if len(returned) > _STALE_ENTRIES + 2 * self.counts[READY]:
+                returned[:] = [s.key for s in self.states.values() if s.state == READY and s.group is None]
+                heapify(returned)
+            heappush(returned, state.key)
+
+    def burn_number(self) -> int:
+        """A number that no message will have: a place at the back of the queue. It need not be reserved, as it sorts
+        before whatever is sent later, also if that gets the same number."""
+        self.next_number += 1
+        return self.next_number - 1
+
+    # Groups.
+
+    def group(self, name: str) -> Group:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(name)
+            group.turn = self.turn  # behind those that have waited for theirs
+        return group
+
+    def offer(self, group: Group) -> None:
+        """The group may have something to hand out, or something else than before."""
+        rank = group.rank(self.fifo)
+        if rank is None or rank == group.offered:
+            return
+        group.offered = rank
+        heappush(self.heads, (rank, group))
+        if len(self.heads) > _STALE_ENTRIES + 2 * len(self.groups):
+            self.heads = [(r, g) for r, g in self.heads if g.offered == r == g.rank(self.fifo)]
+            heapify(self.heads)
+
+    def next_group(self) -> Group | None:
+        """The group whose turn it is, if any. Whoever takes from it, or puts it aside, offers it again."""
+        heads = self.heads
+        while heads:
+            rank, group = heads[0]
+            if group.offered == rank == group.rank(self.fifo):
+                return group
+            self.pop_group()
+        return None
+
+    def pop_group(self) -> None:
+        rank, group = heappop(self.heads)
+        if group.offered == rank:
+            group.offered = None
+
+    def took_off(self, group: Group, number: int) -> None:
+        if not group.flying:
+            self.busy_groups += 1
+        group.flying.add(number)
+
+    def landed(self, group: Group, number: int) -> None:
+        group.flying.discard(number)
+        if not group.flying:
+            self.busy_groups -= 1
+
+    def drop_if_empty(self, group: Group) -> None:
+        if group.is_empty:
+            self.groups.pop(group.name, None)
+        else:
+            self.offer(group)
+
+    # Messages without a group.
+
+    def next_returned(self) -> MessageState | None:
+        """The first ready one that has a state; it stays where it is."""
+        returned, states = self.returned, self.states
+        while returned:
+            key = returned[0]
+            state = states.get(key & NUMBER_MASK)
+            if state is not None and state.state == READY and state.key == key:
+                return state
+            heappop(returned)
+        return None
+
+    # Leaving.
+
+    def add_late(self, enqueued: int, number: int) -> None:
+        heappush(self.late, enqueued << GENERATION_BITS | number)
+
+    def forget(self, number: int, group_name: str | None) -> MessageState | None:
+        """A message leaves; its state, if it had one."""
+        state = self.states.pop(number, None)
+        if state is None:
+            self.counts[READY] -= 1
+            group = self.groups.get(group_name) if group_name is not None else None
+            if group is not None:
+                group.discard(number << GENERATION_BITS | number)
+                self.drop_if_empty(group)
+            return None
+        self.counts[state.state] -= 1
+        group = state.group
+        if group is not None:
+            if state.state == IN_FLIGHT:
+                self.landed(group, number)
+            elif state.state == DELAYED:
+                group.delayed -= 1
+            else:
+                group.discard(state.key)
+            self.drop_if_empty(group)
+        return state
+
+    def expire_attempts(self, now: int) -> None:
+        for name in list(self.attempts):
+            if self.attempts[name].expires > now:
+                break
+            del self.attempts[name]
+
+
+def rows_as_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
+    """Row ids as ranges of consecutive ones, both ends included."""
+    ranges: list[tuple[int, int]] = []
+    first = last = -2
+    for row in sorted(rows):
+        if row == last + 1:
+            last = row
+            continue
+        if first >= 0:
+            ranges.append((first, last))
+        first = last = row
+    if first >= 0:
+        ranges.append((first, last))
+    return ranges
