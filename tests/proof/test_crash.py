@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -41,7 +40,6 @@ from crash_load import (
 from crash_witness import Promise, Witness
 
 import suite
-from semel.broker.engine.schema import open_database
 
 KILLS: Final = suite.effort(fast=4, full=20)
 _LOOKS: Final = 6
@@ -269,13 +267,3 @@ def test_move_tasks_go_on_after_a_crash(aftermath: Aftermath) -> None:
 
 def test_the_counts_of_a_queue_are_those_of_its_messages_after_a_crash(aftermath: Aftermath) -> None:
     assert not aftermath.broken(Promise.COUNTS)
-
-
-def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    """What SIGKILL cannot show: a commit is synced before it is over, so that it survives a power cut as well."""
-    database = open_database(tmp_path)
-    (journal,), (synchronous,) = (
-        database.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")
-    )
-    database.close()
-    assert (journal, synchronous) == ("wal", 2), sqlite3.sqlite_version

@@ -58,7 +58,7 @@ class Caller(NamedTuple):
 
     now: int
     origin: str = "http://localhost"
-    sender: str = "anonymous"
+    sender: str = "000000000000"
     trace: str | None = None
 
 
