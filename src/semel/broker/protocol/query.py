@@ -1,0 +1,174 @@
+"""The older Query protocol: a form in, XML out. Names of members are those of SQS before it spoke JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from semel.sqs.errors import (
+    INVALID_ACTION,
+    MISSING_AUTHENTICATION_TOKEN,
+    QUEUE_DOES_NOT_EXIST,
+    SERIALIZATION,
+    ServiceError,
+)
+from semel.sqs.limits import FORBIDDEN_CHARACTER
+from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
+
+XML_TYPE: Final = b"text/xml"
+_NAMESPACE: Final = f"http://queue.amazonaws.com/doc/{API_VERSION}/"
+# More parameters than the largest legal batch can have: ten entries of ten attributes of a few fields each.
+_MAX_PARAMETERS: Final = 2_000
+
+
+# Requests.
+
+
+def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation, dict[str, Any]]:
+    """The operation that Action names, and its parameters as the service model has them."""
+    path, _, query = target.partition("?")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
+        if method == "POST":
+            form = body.decode("utf-8")
+            pairs += parse_qsl(form, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
+    except ValueError as error:
+        raise ServiceError(SERIALIZATION, f"The request is not a valid form: {error}") from None
+    given = dict(pairs)
+    action = given.get("Action")
+    if action is None:
+        raise ServiceError(MISSING_AUTHENTICATION_TOKEN, "The request names no Action and no X-Amz-Target.")
+    operation = operations().get(action)
+    if operation is None:
+        raise ServiceError(INVALID_ACTION, f"The action {action} is not valid for this endpoint.")
+    if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
+        given["QueueUrl"] = origin + path
+    params = _read_structure(_Tree.of(given), operation.input)
+    for member in operation.input.required:
+        # A form cannot say "an empty list"; what an empty one means is for the rules to say.
+        if operation.input.members[member].type == "list":
+            params.setdefault(member, [])
+    return operation, operation.input.check(params, "request")
+
+
+class _Tree:
+    """Dotted form names as a tree: `Attribute.1.Name=x` is found at tree["Attribute"]["1"]["Name"].value."""
+
+    __slots__ = ("branches", "value")
+
+    def __init__(self) -> None:
+        self.branches: dict[str, _Tree] = {}
+        self.value: str | None = None
+
+    @classmethod
+    def of(cls, pairs: Mapping[str, str]) -> _Tree:
+        root = cls()
+        for name, value in pairs.items():
+            node = root
+            for part in name.split("."):
+                node = node.branches.setdefault(part, cls())
+            node.value = value
+        return root
+
+    def numbered(self) -> list[_Tree]:
+        """The branches 1, 2, 3 … in that order; a list of one may leave the number out."""
+        numbers = sorted(int(name) for name in self.branches if name.isdecimal())
+        return [self.branches[str(number)] for number in numbers] or [self]
+
+
+_NOTHING: Final = _Tree()
+_NOTHING.value = ""
+
+
+def _read(tree: _Tree, shape: Shape, member: str) -> Any:
+    match shape.type:
+        case "structure":
+            return _read_structure(tree, shape)
+        case "list":
+            assert shape.member is not None
+            return [_read(item, shape.member, member) for item in tree.numbered()]
+        case "map":
+            assert shape.member is not None
+            key, value = query_map_fields(member)
+            return {
+                item.branches[key].value or "": _read(item.branches.get(value, _NOTHING), shape.member, member)
+                for item in tree.numbered()
+                if key in item.branches
+            }
+        case "integer" | "long":
+            try:
+                return int(tree.value or "")
+            except ValueError:
+                raise ServiceError(SERIALIZATION, f"{member} must be a whole number, not {tree.value!r}") from None
+        case "boolean":
+            return tree.value == "true"
+        case _:
+            return tree.value
+
+
+def _read_structure(tree: _Tree, shape: Shape) -> dict[str, Any]:
+    return {
+        member: _read(tree.branches[name], inner, member)
+        for member, name, inner in query_members(shape)
+        if name in tree.branches
+    }
+
+
+# Answers.
+
+
+def answer(operation: Operation, result: dict[str, Any], request_id: str) -> bytes:
+    name = operation.name
+    inner = _write_structure(result, operation.output)
+    wrapped = f"<{name}Result>{inner}</{name}Result>" if operation.output.members else ""
+    return (
+        f'<?xml version="1.0"?><{name}Response xmlns="{_NAMESPACE}">{wrapped}'
+        f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{name}Response>"
+    ).encode()
+
+
+def error_answer(error: ServiceError, request_id: str) -> bytes:
+    kind, message = error.kind, error.message
+    if kind is QUEUE_DOES_NOT_EXIST:
+        message = message.removesuffix(".") + " for this wsdl version."
+    return (
+        f'<?xml version="1.0"?><ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>{kind.fault}</Type>'
+        f"<Code>{kind.code}</Code><Message>{_text(message)}</Message><Detail/></Error>"
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # A bare carriage return would be read back as a line feed; what XML cannot carry must not break the answer.
+    text = FORBIDDEN_CHARACTER.sub("\ufffd", str(value))
+    return escape(text, {"\r": "&#xD;", '"': "&quot;"})
+
+
+def _write_structure(value: Mapping[str, Any], shape: Shape) -> str:
+    return "".join(
+        _write(value[member], inner, member, name)
+        for member, name, inner in query_members(shape)
+        if value.get(member) is not None
+    )
+
+
+def _write(value: Any, shape: Shape, member: str, name: str) -> str:
+    match shape.type:
+        case "structure":
+            return f"<{name}>{_write_structure(value, shape)}</{name}>"
+        case "list":
+            assert shape.member is not None
+            return "".join(_write(item, shape.member, member, name) for item in value)
+        case "map":
+            assert shape.member is not None
+            key, inner = query_map_fields(member)
+            return "".join(
+                f"<{name}><{key}>{_text(k)}</{key}>{_write(v, shape.member, member, inner)}</{name}>"
+                for k, v in value.items()
+            )
+        case _:
+            return f"<{name}>{_text(value)}</{name}>"
