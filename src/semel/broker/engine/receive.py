@@ -334,10 +334,13 @@ _EXTRA_NAMES: Final = (
 )
 
 
+_ALL_ATTRIBUTES: Final = frozenset({"All", "*", ".*"})
+
+
 def _attribute_filter(names: list[str]) -> Callable[[str], bool] | None:
     if not names:
         return None
-    if "All" in names or ".*" in names:
+    if not _ALL_ATTRIBUTES.isdisjoint(names):
         return lambda _name: True
     exact = {name for name in names if not name.endswith(".*")}
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
