@@ -12,15 +12,18 @@ from typing import Any, NamedTuple
 
 from semel.broker.protocol import json, query
 from semel.broker.protocol.json import query_error_header
-from semel.sqs.errors import ServiceError
+from semel.sqs.errors import NO_OPERATION, ServiceError
 from semel.sqs.model import Operation
 
 __all__ = ["Call", "Protocol", "answer", "error_answer", "parse", "protocol_of", "query_error_header"]
 
 
 class Protocol(Enum):
+    """How a request is read, and how its answer is written."""
+
     JSON = "json"
     QUERY = "query"
+    QUERY_AS_JSON = "query, answered in JSON"
 
 
 class Call(NamedTuple):
@@ -32,7 +35,9 @@ class Call(NamedTuple):
 
 
 def protocol_of(headers: Mapping[bytes, bytes]) -> Protocol:
-    return Protocol.JSON if b"x-amz-target" in headers else Protocol.QUERY
+    if b"x-amz-target" in headers:
+        return Protocol.JSON
+    return Protocol.QUERY_AS_JSON if query.JSON_TYPE in headers.get(b"accept", b"") else Protocol.QUERY
 
 
 def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes, origin: str) -> Call:
@@ -40,13 +45,15 @@ def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes,
     name = headers.get(b"x-amz-target")
     if name is not None:
         return Call(*json.parse(name.decode("latin-1"), body), Protocol.JSON)
-    return Call(*query.parse(method, target, body, origin), Protocol.QUERY)
+    return Call(*query.parse(method, target, body, origin), protocol_of(headers))
 
 
 def answer(call: Call, result: dict[str, Any], request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of a success."""
     if call.protocol is Protocol.JSON:
         return json.CONTENT_TYPE, json.answer(call.operation, result)
+    if call.protocol is Protocol.QUERY_AS_JSON:
+        return query.JSON_TYPE, query.json_answer(call.operation, result, request_id)
     return query.XML_TYPE, query.answer(call.operation, result, request_id)
 
 
@@ -54,4 +61,6 @@ def error_answer(protocol: Protocol, error: ServiceError, request_id: str) -> tu
     """Content type and body of an error; the JSON protocol also needs `query_error_header`."""
     if protocol is Protocol.JSON:
         return json.CONTENT_TYPE, json.error_answer(error)
+    if protocol is Protocol.QUERY_AS_JSON and error.kind is not NO_OPERATION:
+        return query.JSON_TYPE, query.json_error_answer(error, request_id)
     return query.XML_TYPE, query.error_answer(error, request_id)

@@ -1,15 +1,26 @@
-"""The older Query protocol: a form in, XML out. Names of members are those of SQS before it spoke JSON."""
+"""The older Query protocol: a form in, XML out. Names of members are those of SQS before it spoke JSON.
+
+Whoever accepts `application/json` gets JSON instead of XML, which is not that of AWS JSON 1.0. Certain, as API Gateway
+and R users have it from the live service: the wrappers, `queueUrls`, `messages`, attributes as a list of `Name` and
+`Value`, null for what is not there, `Error` with `Code` and `Message`. Inferred from that: the lists of batches and of
+move tasks under the names of the service model, tags as a list of `Key` and `Value`, and what is inside of a message
+attribute.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
+import orjson
+
 from semel.sqs.errors import (
     INVALID_ACTION,
     MISSING_AUTHENTICATION_TOKEN,
+    NO_OPERATION,
     QUEUE_DOES_NOT_EXIST,
     SERIALIZATION,
     ServiceError,
@@ -18,9 +29,15 @@ from semel.sqs.limits import FORBIDDEN_CHARACTER
 from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
 
 XML_TYPE: Final = b"text/xml"
+JSON_TYPE: Final = b"application/json"
 _NAMESPACE: Final = f"http://queue.amazonaws.com/doc/{API_VERSION}/"
 # More parameters than the largest legal batch can have: ten entries of ten attributes of a few fields each.
 _MAX_PARAMETERS: Final = 2_000
+_QUEUE_PATH: Final = re.compile(r"/\d{12}/[^/]+/?\Z")
+_NOT_ABOUT_A_QUEUE: Final = frozenset({"CreateQueue", "ListQueues"})
+# SDKs for Java write `Tags.1.Key` in TagQueue, and the service takes it.
+_OTHER_NAMES: Final = {"Tags": "Tags"}
+_JSON_NAMES: Final = {"QueueUrls": "queueUrls", "Messages": "messages"}
 
 
 # Requests.
@@ -39,9 +56,11 @@ def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation
     given = dict(pairs)
     action = given.get("Action")
     if action is None:
+        if method == "GET":
+            raise ServiceError(NO_OPERATION, "The request names no Action.")
         raise ServiceError(MISSING_AUTHENTICATION_TOKEN, "The request names no Action and no X-Amz-Target.")
     operation = operations().get(action)
-    if operation is None:
+    if operation is None or (action in _NOT_ABOUT_A_QUEUE and _QUEUE_PATH.match(path)):
         raise ServiceError(INVALID_ACTION, f"The action {action} is not valid for this endpoint.")
     if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
         given["QueueUrl"] = origin + path
@@ -109,20 +128,22 @@ def _read(tree: _Tree, shape: Shape, member: str) -> Any:
 
 
 def _read_structure(tree: _Tree, shape: Shape) -> dict[str, Any]:
+    branches = tree.branches
     return {
-        member: _read(tree.branches[name], inner, member)
+        member: _read(branch, inner, member)
         for member, name, inner in query_members(shape)
-        if name in tree.branches
+        if (branch := branches.get(name) or branches.get(_OTHER_NAMES.get(member, name)))
     }
 
 
-# Answers.
+# Answers in XML.
 
 
 def answer(operation: Operation, result: dict[str, Any], request_id: str) -> bytes:
-    name = operation.name
-    inner = _write_structure(result, operation.output)
-    wrapped = f"<{name}Result>{inner}</{name}Result>" if operation.output.members else ""
+    name, wrapped = operation.name, ""
+    if operation.output.members:
+        inner = _write_structure(result, operation.output)
+        wrapped = f"<{name}Result>{inner}</{name}Result>" if inner else f"<{name}Result/>"
     return (
         f'<?xml version="1.0"?><{name}Response xmlns="{_NAMESPACE}">{wrapped}'
         f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{name}Response>"
@@ -130,14 +151,21 @@ def answer(operation: Operation, result: dict[str, Any], request_id: str) -> byt
 
 
 def error_answer(error: ServiceError, request_id: str) -> bytes:
-    kind, message = error.kind, error.message
-    if kind is QUEUE_DOES_NOT_EXIST:
-        message = message.removesuffix(".") + " for this wsdl version."
+    kind = error.kind
+    if kind is NO_OPERATION:
+        return b"<UnknownOperationException/>"
     return (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>{kind.fault}</Type>'
-        f"<Code>{kind.code}</Code><Message>{_text(message)}</Message><Detail/></Error>"
+        f"<Code>{kind.code}</Code><Message>{_text(_message(error))}</Message><Detail/></Error>"
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
     ).encode()
+
+
+def _message(error: ServiceError) -> str:
+    """The text of an error, where this protocol has a text of its own."""
+    if error.kind is QUEUE_DOES_NOT_EXIST:
+        return error.message.removesuffix(".") + " for this wsdl version."
+    return error.message
 
 
 def _text(value: object) -> str:
@@ -172,3 +200,38 @@ def _write(value: Any, shape: Shape, member: str, name: str) -> str:
             )
         case _:
             return f"<{name}>{_text(value)}</{name}>"
+
+
+# The same in JSON.
+
+
+def json_answer(operation: Operation, result: dict[str, Any], request_id: str) -> bytes:
+    content: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
+    if operation.output.members:
+        content[f"{operation.name}Result"] = _json(result, operation.output, "")
+    return orjson.dumps({f"{operation.name}Response": content}, option=orjson.OPT_SORT_KEYS)
+
+
+def json_error_answer(error: ServiceError, request_id: str) -> bytes:
+    content = {"Code": error.kind.code, "Message": _message(error), "Type": error.kind.fault, "Detail": None}
+    return orjson.dumps({"Error": content, "RequestId": request_id})
+
+
+def _json(value: Any, shape: Shape, member: str) -> Any:
+    if value is None:
+        return None
+    match shape.type:
+        case "structure":
+            return {
+                _JSON_NAMES.get(name, name): _json(value.get(name), inner, name)
+                for name, inner in shape.members.items()
+            }
+        case "list":
+            assert shape.member is not None
+            return [_json(item, shape.member, member) for item in value]
+        case "map":
+            assert shape.member is not None
+            key, inner_key = query_map_fields(member)
+            return [{key: k, inner_key: _json(v, shape.member, member)} for k, v in value.items()]
+        case _:
+            return value
