@@ -20,6 +20,7 @@ from semel.broker.clock import ManualClock, SystemClock
 from semel.broker.engine import Engine
 from semel.broker.engine.schema import open_database
 from semel.broker.faults import Faults, Setting
+from semel.broker.protocol import warm_up
 from semel.broker.server import Broker
 from semel.errors import StartError
 from semel.sqs.hosts import is_loopback
@@ -99,6 +100,8 @@ async def start(options: Options) -> Running:
     except BaseException:
         engine.close()
         raise
+    # Whoever waits for this broker has to be told first.
+    loop.call_soon(warm_up)
     host, port = listener.getsockname()[:2]
     return Running(broker, server, f"http://{f'[{host}]' if ':' in host else host}:{port}")
 

@@ -11,11 +11,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from semel.broker.protocol import json, query
-from semel.broker.protocol.json import query_error_header
+from semel.broker.protocol.json import query_error_header, warm_up
 from semel.sqs.errors import NO_OPERATION, ServiceError
 from semel.sqs.model import Operation
 
-__all__ = ["Call", "Protocol", "answer", "error_answer", "parse", "protocol_of", "query_error_header"]
+__all__ = ["Call", "Protocol", "answer", "error_answer", "parse", "protocol_of", "query_error_header", "warm_up"]
 
 
 class Protocol(Enum):
@@ -27,7 +27,7 @@ class Protocol(Enum):
 
 
 class Call(NamedTuple):
-    """One request, decoded and checked against the service model."""
+    """One request, decoded and checked against the service model. Nobody changes `params`."""
 
     operation: Operation
     params: dict[str, Any]
@@ -44,7 +44,8 @@ def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes,
     """The call that a request makes; `headers` has lower-case names. Raises ServiceError on anything malformed."""
     name = headers.get(b"x-amz-target")
     if name is not None:
-        return Call(*json.parse(name.decode("latin-1"), body), Protocol.JSON)
+        operation, params = json.parse(name, body)
+        return Call(operation, params, Protocol.JSON)
     return Call(*query.parse(method, target, body, origin), protocol_of(headers))
 
 
