@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from random import Random
+from time import monotonic, sleep
 from typing import Any, Final
 
 import pytest
 
+from semel.broker import running
 from semel.broker.engine import Caller, Engine
 from semel.broker.engine.schema import open_database
 from semel.broker.protocol import Call, Protocol, parse
@@ -16,6 +18,11 @@ from semel.sqs.errors import ServiceError
 from semel.sqs.model import Shape, operations
 
 URL: Final = "http://127.0.0.1:9324/000000000000/orders"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    aws_json.warm_up()
 
 
 def whole(shape: Shape) -> Any:
@@ -79,6 +86,22 @@ MEMBERS: Final[list[Any]] = [
     [{"Id": "a", "MessageBody": "x"}, {"Id": "b"}],
     [{"Id": "a", "ReceiptHandle": "x", "VisibilityTimeout": "7", "More": 1}],
 ]
+
+
+def test_requests_are_read_before_the_reader_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_json, "_readers", {})
+    assert read("PurgeQueue", b'{"QueueUrl": "u", "More": 1}').params == {"QueueUrl": "u"}
+
+
+def test_a_broker_compiles_the_reader_once_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_json, "_readers", {})
+    ends = monotonic() + 30
+    with running() as broker:
+        assert broker.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+        while not aws_json.is_warm():
+            assert monotonic() < ends
+            sleep(0.005)
+        assert broker.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
 @pytest.mark.parametrize("operation", operations())

@@ -11,11 +11,21 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from semel.broker.protocol import json, query
-from semel.broker.protocol.json import query_error_header, warm_up
+from semel.broker.protocol.json import is_warm, query_error_header, warm_up
 from semel.sqs.errors import NO_OPERATION, ServiceError
 from semel.sqs.model import Operation
 
-__all__ = ["Call", "Protocol", "answer", "error_answer", "parse", "protocol_of", "query_error_header", "warm_up"]
+__all__ = [
+    "Call",
+    "Protocol",
+    "answer",
+    "error_answer",
+    "is_warm",
+    "parse",
+    "protocol_of",
+    "query_error_header",
+    "warm_up",
+]
 
 
 class Protocol(Enum):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from functools import cache
 from typing import Annotated, Any, Final, Required
 
 import orjson
@@ -20,7 +19,7 @@ from semel.sqs.model import Operation, Shape, operations
 CONTENT_TYPE: Final = b"application/x-amz-json-1.0"
 _TARGETS: Final = {f"AmazonSQS.{name}".encode(): operation for name, operation in operations().items()}
 
-Read = Callable[[bytes], dict[str, Any]]
+_readers: dict[bytes, Callable[[bytes], dict[str, Any]]] = {}
 
 
 # Requests.
@@ -31,10 +30,13 @@ def parse(target: bytes, body: bytes) -> tuple[Operation, dict[str, Any]]:
     operation = _TARGETS.get(target)
     if operation is None:
         raise ServiceError(UNKNOWN_OPERATION, f"The operation {target.decode('latin-1')} is not one of SQS.")
-    try:
-        return operation, _readers()[target](body)
-    except Exception:  # noqa: BLE001 - whatever it is, the exact check says it better
-        return operation, _exactly(operation, body)
+    read = _readers.get(target)
+    if read is not None:
+        try:
+            return operation, read(body)
+        except Exception:  # noqa: BLE001, S110 - whatever it is, the exact check says it better
+            pass
+    return operation, _exactly(operation, body)
 
 
 def _exactly(operation: Operation, body: bytes) -> dict[str, Any]:
@@ -46,21 +48,21 @@ def _exactly(operation: Operation, body: bytes) -> dict[str, Any]:
     return checked
 
 
+def is_warm() -> bool:
+    return bool(_readers)
+
+
 def warm_up() -> None:
-    """Compiles the readers, so that the first request need not wait for it."""
-    _readers()
-
-
-@cache
-def _readers() -> dict[bytes, Read]:
-    # Only now: a broker listens before it has loaded this.
+    """Compiles the readers, which takes longer than a broker takes to start. On any thread; meanwhile all is read by
+    the exact check."""
     import msgspec
 
     whole_number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-    return {
+    readers = {
         target: msgspec.json.Decoder(_typed(operation.input, whole_number), dec_hook=_leave_to_the_exact_check).decode
         for target, operation in _TARGETS.items()
     }
+    _readers.update(readers)
 
 
 class _Blob:
