@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -204,10 +205,35 @@ def test_the_queue_url_in_the_form_counts_and_not_the_path(sqs_broker: Broker) -
 def test_a_number_that_is_none_is_refused(sqs_broker: Broker) -> None:
     """1.1: the client's mistake, never an internal failure."""
     url = a_queue(sqs_broker)
-    for text in ("ten", "1.5", "9" * 400):
+    for text in ("ten", "1.5", "9" * 400, "9" * 5000, "1_0", " 1", "٣", "0x1", ""):
         answer = query_call(sqs_broker, "ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": text})
         assert 400 <= answer.status < 500, text
         assert answer.xml().findtext("Error/Type") == "Sender"
+
+
+@pytest.mark.parametrize("number", ["01", "007", "0", "٣", "9" * 5000, "-1", "x", ""])
+def test_a_list_with_odd_numbers_is_no_internal_failure(sqs_broker: Broker, number: str) -> None:
+    """1.1: N counts from 1; whatever else it is, the client may be told so, but the broker does not stumble."""
+    fields = {"QueueUrl": a_queue(sqs_broker), f"AttributeName.{number}": "QueueArn", "AttributeName.1": "DelaySeconds"}
+    answer = query_call(sqs_broker, "GetQueueAttributes", fields)
+    assert answer.status == 200
+    assert pairs(answer.xml(), "Attribute")["DelaySeconds"] == "0"
+
+
+def test_a_name_of_a_million_dots_is_read_in_no_time(sqs_broker: Broker) -> None:
+    """1.1: no name is that deep, and none may cost more than it is long."""
+    form = f"Action=ListQueues&Version=2012-11-05&{'a.' * 1_000_000}=1"
+    began = time.process_time()
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert request(sqs_broker, "POST", "/", form, kind).status == 200
+    assert time.process_time() - began < 0.5
+
+
+def test_the_path_of_a_queue_may_end_in_a_slash(sqs_broker: Broker) -> None:
+    """1.1, legacy protocol: at the queue-URL path."""
+    path = path_of(a_queue(sqs_broker)) + "/"
+    ok(query_call(sqs_broker, "SendMessage", {"MessageBody": "x"}, path=path))
+    assert ok(query_call(sqs_broker, "ReceiveMessage", path=path)).findtext(".//Body") == "x"
 
 
 def test_binary_that_is_not_base64_is_refused(sqs_broker: Broker) -> None:

@@ -33,6 +33,10 @@ JSON_TYPE: Final = b"application/json"
 _NAMESPACE: Final = f"http://queue.amazonaws.com/doc/{API_VERSION}/"
 # More parameters than the largest legal batch can have: ten entries of ten attributes of a few fields each.
 _MAX_PARAMETERS: Final = 2_000
+# More dots than any name has: SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringValue has five.
+_MAX_DEPTH: Final = 8
+_INDEX: Final = re.compile(r"[0-9]{1,9}\Z")
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _QUEUE_PATH: Final = re.compile(r"/\d{12}/[^/]+/?\Z")
 _NOT_ABOUT_A_QUEUE: Final = frozenset({"CreateQueue", "ListQueues"})
 # SDKs for Java write `Tags.1.Key` in TagQueue, and the service takes it.
@@ -63,7 +67,7 @@ def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation
     if operation is None or (action in _NOT_ABOUT_A_QUEUE and _QUEUE_PATH.match(path)):
         raise ServiceError(INVALID_ACTION, f"The action {action} is not valid for this endpoint.")
     if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
-        given["QueueUrl"] = origin + path
+        given["QueueUrl"] = origin + path.rstrip("/")
     params = _read_structure(_Tree.of(given), operation.input)
     for member in operation.input.required:
         # A form cannot say "an empty list"; what an empty one means is for the rules to say.
@@ -86,15 +90,15 @@ class _Tree:
         root = cls()
         for name, value in pairs.items():
             node = root
-            for part in name.split("."):
+            for part in name.split(".", _MAX_DEPTH):
                 node = node.branches.setdefault(part, cls())
             node.value = value
         return root
 
     def numbered(self) -> list[_Tree]:
         """The branches 1, 2, 3 … in that order; a list of one may leave the number out."""
-        numbers = sorted(int(name) for name in self.branches if name.isdecimal())
-        return [self.branches[str(number)] for number in numbers] or [self]
+        numbers = sorted((name for name in self.branches if _INDEX.match(name)), key=int)
+        return [self.branches[number] for number in numbers] or [self]
 
 
 _NOTHING: Final = _Tree()
@@ -117,10 +121,9 @@ def _read(tree: _Tree, shape: Shape, member: str) -> Any:
                 if key in item.branches
             }
         case "integer" | "long":
-            try:
-                return int(tree.value or "")
-            except ValueError:
-                raise ServiceError(SERIALIZATION, f"{member} must be a whole number, not {tree.value!r}") from None
+            if not _WHOLE_NUMBER.match(tree.value or ""):
+                raise ServiceError(SERIALIZATION, f"{member} must be a whole number, not {tree.value!r}")
+            return int(tree.value or "")
         case "boolean":
             return tree.value == "true"
         case _:
