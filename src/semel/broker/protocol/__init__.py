@@ -36,6 +36,10 @@ class Protocol(Enum):
     QUERY_AS_JSON = "query, answered in JSON"
 
 
+# Python 3.11 searches for a member each time it is named.
+_JSON, _QUERY, _QUERY_AS_JSON = Protocol
+
+
 class Call(NamedTuple):
     """One request, decoded and checked against the service model. Nobody changes `params`."""
 
@@ -46,8 +50,8 @@ class Call(NamedTuple):
 
 def protocol_of(headers: Mapping[bytes, bytes]) -> Protocol:
     if b"x-amz-target" in headers:
-        return Protocol.JSON
-    return Protocol.QUERY_AS_JSON if query.JSON_TYPE in headers.get(b"accept", b"") else Protocol.QUERY
+        return _JSON
+    return _QUERY_AS_JSON if query.JSON_TYPE in headers.get(b"accept", b"") else _QUERY
 
 
 def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes, origin: str) -> Call:
@@ -55,23 +59,23 @@ def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes,
     name = headers.get(b"x-amz-target")
     if name is not None:
         operation, params = json.parse(name, body)
-        return Call(operation, params, Protocol.JSON)
+        return Call(operation, params, _JSON)
     return Call(*query.parse(method, target, body, origin), protocol_of(headers))
 
 
 def answer(call: Call, result: dict[str, Any], request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of a success."""
-    if call.protocol is Protocol.JSON:
+    if call.protocol is _JSON:
         return json.CONTENT_TYPE, json.answer(call.operation, result)
-    if call.protocol is Protocol.QUERY_AS_JSON:
+    if call.protocol is _QUERY_AS_JSON:
         return query.JSON_TYPE, query.json_answer(call.operation, result, request_id)
     return query.XML_TYPE, query.answer(call.operation, result, request_id)
 
 
 def error_answer(protocol: Protocol, error: ServiceError, request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of an error; the JSON protocol also needs `query_error_header`."""
-    if protocol is Protocol.JSON:
+    if protocol is _JSON:
         return json.CONTENT_TYPE, json.error_answer(error)
-    if protocol is Protocol.QUERY_AS_JSON and error.kind is not NO_OPERATION:
+    if protocol is _QUERY_AS_JSON and error.kind is not NO_OPERATION:
         return query.JSON_TYPE, query.json_error_answer(error, request_id)
     return query.XML_TYPE, query.error_answer(error, request_id)
