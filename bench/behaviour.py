@@ -22,7 +22,7 @@ from pathlib import Path
 import boto3
 from botocore.exceptions import ClientError
 
-from behaviour_probes import delivery, service
+from behaviour_probes import delivery, details, service
 from behaviour_probes.site import (
     PROBES,
     RETENTION,
@@ -34,7 +34,7 @@ from behaviour_probes.site import (
 from broker_bench.progress import Progress
 from broker_bench.targets import DATA, TARGETS, Unavailable
 
-FILES = (delivery, service)  # importing them fills PROBES
+FILES = (delivery, details, service)  # importing them fills PROBES
 EXAMPLE = """\
 example:
   python bench/behaviour.py                                   everything, some two minutes

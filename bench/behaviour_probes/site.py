@@ -154,19 +154,33 @@ class Site:
         """A call in the older protocol: a form there, XML back."""
         form = urllib.parse.urlencode({"Action": action, "Version": "2012-11-05", **parameters}).encode()
         kind = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
-        request = AWSRequest("POST", self.url + "/", kind, form)
+        return ElementTree.fromstring(self.signed("POST", "/", form, kind)[1])
+
+    def signed(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and text of the answer to a request that boto3 would not send."""
+        request = AWSRequest(method, self.url + target, dict(headers or {}), body)
         SigV4Auth(Credentials(*self.key), "sqs", REGION).add_auth(request)
-        return ElementTree.fromstring(fetch(self.url + "/", form, **dict(request.headers.items())))
+        return answered(self.url + target, body, method, **dict(request.headers.items()))
+
+    def path(self, queue: str) -> str:
+        return urllib.parse.urlsplit(queue).path
+
+
+def answered(url: str, body: bytes | None = None, method: str | None = None, **headers: str) -> tuple[int, str]:
+    """Status and text of an answer."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method), timeout=15) as answer:
+            return answer.status, str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def fetch(url: str, body: bytes | None = None, method: str | None = None, **headers: str) -> str:
     """The text of an answer, whatever its status."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method), timeout=15) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.read().decode()
+    return answered(url, body, method, **headers)[1]
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:

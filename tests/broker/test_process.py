@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -89,6 +90,46 @@ def test_it_listens_on_ipv6(serve: Starter) -> None:
     broker = serve("--ephemeral", "--host", "::1")
     assert broker.url == f"http://[::1]:{broker.port}"
     assert broker.call("ListQueues").status == 200
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_ready_file_is_there_from_the_ready_line_to_the_end(
+    serve: Starter, tmp_path: Path, number: signal.Signals
+) -> None:
+    where = ("--ephemeral", "--account", "123456789012", "--region", "eu-west-1", "--ready-file", "broker.json")
+    broker = serve(*where)
+    text = (tmp_path / "broker.json").read_text()
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    told = {"url": broker.url, "pid": broker.pid, "region": "eu-west-1", "account": "123456789012"}
+    assert json.loads(text) == told
+    assert_clean(broker.stop(number), number)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ready_file_of_a_killed_broker_is_replaced(serve: Starter, tmp_path: Path) -> None:
+    file = tmp_path / "broker.json"
+    serve("--ephemeral", "--ready-file", str(file)).stop(signal.SIGKILL)
+    assert file.exists()
+    second = serve("--ephemeral", "--ready-file", str(file))
+    assert json.loads(file.read_text())["pid"] == second.pid
+
+
+def test_a_broker_leaves_the_ready_file_of_its_successor_alone(serve: Starter, tmp_path: Path) -> None:
+    file = tmp_path / "broker.json"
+    first = serve("--ephemeral", "--ready-file", str(file))
+    second = serve("--ephemeral", "--ready-file", str(file))
+    assert_clean(first.stop())
+    assert json.loads(file.read_text())["url"] == second.url
+
+
+@pytest.mark.parametrize("path", ["absent/broker.json", ".", "folder"])
+def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "folder").mkdir()
+    text = refusal(tmp_path, "--ephemeral", "--ready-file", path)
+    assert f"--ready-file {path}: cannot be written" in text
+    assert "choose a file in a folder that exists" in text
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_ready_line_that_nobody_can_take_ends_it_without_a_stack_trace() -> None:

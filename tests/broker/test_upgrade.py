@@ -45,7 +45,11 @@ def states(engine: Engine, queue: str) -> dict[str, str]:
 
 def test_messages_are_as_they_were(engine: Engine) -> None:
     assert states(engine, "work") == {
-        **{"w0": "in_flight", "w1": "in_flight", "w2": "visible", "w3": "visible", "w4": "visible"},
+        "w0": "in_flight",
+        "w1": "in_flight",
+        "w2": "visible",
+        "w3": "visible",
+        "w4": "visible",
         "delayed": "delayed",
     }
     assert states(engine, "orders.fifo") == {"a0": "in_flight", "a1": "visible", "b2": "visible", "b3": "visible"}

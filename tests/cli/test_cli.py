@@ -220,7 +220,7 @@ def test_an_error_of_a_real_process_is_one_line_on_standard_error(tmp_path: Path
 
 
 def test_an_interrupt_is_no_stack_trace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_options: object) -> int:
+    def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("semel.broker.process.serve", interrupted)

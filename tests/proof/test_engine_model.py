@@ -293,6 +293,8 @@ class EngineAndModel(RuleBasedStateMachine):
             queue = self.model.queue(name)
             if queue.fifo and any(entry.group is None for entry in batch):
                 raise Refusal(BAD_VALUE)
+            if queue.fifo and not queue.content_dedup and any(entry.dedup_id is None for entry in batch):
+                raise Refusal(BAD_VALUE)  # [56]
             for entry in batch:
                 try:
                     sent.append(self.model.send(queue, entry, self.now))

@@ -245,7 +245,7 @@ def test_names_of_members_are_told_apart_by_case() -> None:
 def test_null_is_the_same_as_absent() -> None:
     request = {"QueueUrl": "u", "MessageBody": "b", "DelaySeconds": None, "MessageAttributes": None}
     assert accepted("SendMessage", request) == {"QueueUrl": "u", "MessageBody": "b"}
-    assert accepted("CreateQueue", {"QueueName": "q", "tags": {"a": None, "b": "c"}})["tags"] == {"b": "c"}
+    assert accepted("CreateQueue", {"QueueName": "q", "Attributes": {"a": None, "b": "c"}})["Attributes"] == {"b": "c"}
     nulls = {"a": {"DataType": "String", "StringValue": "x", "BinaryValue": None}}
     taken = accepted("SendMessage", {"QueueUrl": "u", "MessageBody": "b", "MessageAttributes": nulls})
     assert taken["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "x"}}

@@ -1,14 +1,16 @@
-"""A broker as a process of its own: the ready line, the signals, the exit."""
+"""A broker as a process of its own: the ready line and the ready file, the signals, the exit."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 
 from semel.broker.embedded import event_loop
 from semel.broker.startup import Options, start
@@ -19,17 +21,18 @@ from semel.signals import STOP_SIGNALS, received
 Beside = Callable[[str], AbstractContextManager[object]]
 
 
-def serve(options: Options, beside: Beside | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. Raises StartError if it can't start. `beside` is entered once it listens."""
+def serve(options: Options, beside: Beside | None = None, ready_file: Path | None = None) -> int:
+    """Serves until SIGTERM or SIGINT. Raises StartError if it can't start. `beside` is entered once it listens;
+    `ready_file` is there as long as it does."""
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     # The thread that waits for the disk must get the interpreter back soon after the disk is done.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_main(options, beside))
+        runner.run(_main(options, beside, ready_file))
     return 0
 
 
-async def _main(options: Options, beside: Beside | None) -> None:
+async def _main(options: Options, beside: Beside | None, ready_file: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -45,14 +48,39 @@ async def _main(options: Options, beside: Beside | None) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     try:
-        # One write: whoever waits for the first line may stop reading after it.
-        data = "in memory only" if options.data is None else f"in {options.data.absolute()}"
-        print(f"semel: SQS listening on {running.url}\nsemel: queues are kept {data}", flush=True)
-        with nullcontext() if beside is None else beside(running.url):
-            await stop.wait()
+        with nullcontext() if ready_file is None else _announced(ready_file, running.url, options):
+            # One write: whoever waits for the first line may stop reading after it.
+            data = "in memory only" if options.data is None else f"in {options.data.absolute()}"
+            print(f"semel: SQS listening on {running.url}\nsemel: queues are kept {data}", flush=True)
+            with nullcontext() if beside is None else beside(running.url):
+                await stop.wait()
     except OSError as error:
         # Python would try once more to write the line at its end, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise StartError(f"standard output takes no line: {error.strerror}") from None
     finally:
         await running.stop()
+
+
+@contextmanager
+def _announced(path: Path, url: str, options: Options) -> Iterator[None]:
+    """The ready file: whole or not there at all. One that a killed broker left behind is replaced."""
+    content = json.dumps({"url": url, "pid": os.getpid(), "region": options.region, "account": options.account}) + "\n"
+    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+    try:
+        unfinished.write_text(content)
+        unfinished.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise StartError(
+            f"--ready-file {path}: cannot be written: {error.strerror}; "
+            "choose a file in a folder that exists and that this user may write to"
+        ) from None
+    try:
+        yield
+    finally:
+        # Unless another broker has taken its place.
+        with suppress(OSError):
+            if path.read_text() == content:
+                path.unlink()

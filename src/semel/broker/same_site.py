@@ -31,7 +31,13 @@ class Origins:
 
     def refusal_of_call(self, request: Request) -> str | None:
         """The same for a call of SQS, which may have an effect whatever its method."""
-        if self._signed:
+        headers = request.headers
+        if self._signed or (
+            # Nearly all requests: a known host, from no browser. The rest of this says the same, and why.
+            headers.get(b"host") in self._good_hosts
+            and _SAY_WHENCE.isdisjoint(headers)
+            and not headers.get(b"user-agent", b"").startswith(b"Mozilla/")
+        ):
             return None
         if is_browser_without_a_site(_headers(request)):
             return "a browser sent this and did not say for which page: use an SQS client, or curl"

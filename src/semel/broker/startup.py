@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Final
 
 from semel.broker.auth import Credentials, Verifier
@@ -20,6 +21,7 @@ from semel.broker.clock import ManualClock, SystemClock
 from semel.broker.engine import Engine
 from semel.broker.engine.schema import DATABASE_NAME, open_database
 from semel.broker.faults import Faults, Setting
+from semel.broker.protocol import is_warm, warm_up
 from semel.broker.server import Broker
 from semel.errors import StartError
 from semel.sqs.hosts import is_loopback
@@ -99,6 +101,8 @@ async def start(options: Options) -> Running:
     except BaseException:
         engine.close()
         raise
+    if not is_warm():
+        Thread(target=warm_up, name="semel-broker-warm-up", daemon=True).start()
     host, port = listener.getsockname()[:2]
     return Running(broker, server, f"http://{f'[{host}]' if ':' in host else host}:{port}")
 

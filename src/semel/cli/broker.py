@@ -24,6 +24,7 @@ def add_to(commands: Any) -> None:
             semel broker --ephemeral --port 0    in memory, on a free port: for tests
             semel broker --fault duplicate=0.05 --fault-seed 7
             semel broker --dashboard-port 9325   with the dashboard at port 9325
+            semel broker --port 0 --ready-file broker.json
         """,
         notes="""
             create a queue with the AWS CLI, version 1 or 2, without any AWS configuration:
@@ -74,6 +75,12 @@ def add_to(commands: Any) -> None:
         default="system",
     )
     option(parser, "--no-cooldowns", "no 60-second limit on purging and re-creating a queue")
+    option(
+        parser,
+        "--ready-file PATH",
+        "file that is written when the broker listens, with its URL and process id as JSON, and removed when it ends",
+        type=Path,
+    )
     option(parser, "--dashboard-port PORT", "also serve the dashboard, at this port; 0 picks a free one", type=int)
     option(
         parser,
@@ -105,8 +112,8 @@ def run(given: argparse.Namespace) -> int:
         )
         options.check()
     if given.dashboard_port is None:
-        return serve(options)
+        return serve(options, None, given.ready_file)
     from semel.cli.broker_dashboard import Dashboard
 
     with Dashboard(options, given.dashboard_port, given.dashboard_token or os.environ.get("SEMEL_TOKEN")) as dashboard:
-        return serve(options, dashboard.beside)
+        return serve(options, dashboard.beside, given.ready_file)

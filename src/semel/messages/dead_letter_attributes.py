@@ -234,7 +234,7 @@ def _text(value: str) -> Attribute:
 
 def _size(item: tuple[str, Attribute]) -> int:
     name, (kind, value) = item
-    return len(name) + len(kind) + len(value if isinstance(value, bytes) else value.encode())
+    return len(name.encode()) + len(kind) + len(value if isinstance(value, bytes) else value.encode())
 
 
 def _written(value: Attribute) -> list[str]:

@@ -45,6 +45,7 @@ INVALID_PARAMETER_VALUE: Final = Kind("InvalidParameterValueException", "Invalid
 MISSING_PARAMETER: Final = Kind("MissingRequiredParameterException", "MissingParameter")
 INVALID_ACTION: Final = Kind("InvalidAction", "InvalidAction")
 UNKNOWN_OPERATION: Final = Kind("UnknownOperationException", "InvalidAction")
+NO_OPERATION: Final = Kind("UnknownOperationException", "UnknownOperationException", 404)
 SERIALIZATION: Final = Kind("SerializationException", "MalformedInput")
 INTERNAL_FAILURE: Final = Kind("InternalFailure", "InternalFailure", 500, "Receiver")
 SERVICE_UNAVAILABLE: Final = Kind("ServiceUnavailable", "ServiceUnavailable", 503, "Receiver")

@@ -27,13 +27,15 @@ MAX_MOVE_TASKS: Final = 100
 MAX_LISTED: Final = 1_000
 MAX_POLICY_BYTES: Final = 8_192
 MAX_REDRIVE_SOURCES: Final = 10
+MAX_TAGS: Final = 50
 
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z|(?=.{6,80}\Z)[A-Za-z0-9_-]+\.fifo\Z")
 BATCH_ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 # Group, deduplication and receive-attempt ids: alphanumeric and ASCII punctuation, no space.
 TOKEN: Final = re.compile(r"[!-~]{1,128}\Z")
-ATTRIBUTE_NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)(?!(?i:aws|amazon)\.)[A-Za-z0-9_.-]{1,256}(?<!\.)\Z")
+# Letters and digits of any script: the service takes more than its documentation says.
+ATTRIBUTE_NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)(?!(?i:aws|amazon)\.)[\w.-]{1,256}(?<!\.)\Z")
 ATTRIBUTE_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?\Z")
 # What SQS refuses in a body: everything that XML 1.0 cannot carry.
 FORBIDDEN_CHARACTER: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

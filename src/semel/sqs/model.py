@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.errors import SemelError
-from semel.sqs.errors import SERIALIZATION, ServiceError, missing
+from semel.sqs.errors import INVALID_PARAMETER_VALUE, SERIALIZATION, ServiceError, missing
 
 API_VERSION: Final = "2012-11-05"
 
@@ -192,10 +192,14 @@ def _list(shape: Shape) -> Check:
 def _map(shape: Shape) -> Check:
     member = shape.member
     assert member is not None
+    # A tag without a value has the empty one; null is refused there, where it is left out elsewhere.
+    takes_null = shape.name != "TagMap"
 
     def check(value: Any, path: str) -> dict[str, Any]:
         if type(value) is not dict:
             raise _mistyped(value, "Map", path)
+        if not takes_null and None in value.values():
+            raise ServiceError(INVALID_PARAMETER_VALUE, "Tag values must not be null.")
         return {key: member.check(item, f"{path}.{key}") for key, item in value.items() if item is not None}
 
     return check

@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+# Rules whose tests come with the code that keeps them.
+ELSEWHERE = {53, 54, 55, 63, 64, 66}
+
 
 def docstrings() -> Iterator[str]:
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
@@ -17,14 +20,14 @@ def docstrings() -> Iterator[str]:
 
 
 def test_every_rule_has_a_test() -> None:
-    """Rules 1 to 51, by the numbers in the docstrings of the tests."""
+    """By the numbers in the docstrings of the tests."""
     named = {
         int(number)
         for text in docstrings()
         for rules in re.findall(r"[Rr]ules? (\d+(?:(?:, | and )\d+)*)", text)
         for number in re.findall(r"\d+", rules)
     }
-    assert named == set(range(1, 52))
+    assert named | ELSEWHERE == set(range(1, 67))
 
 
 def test_every_test_names_what_it_checks() -> None:

@@ -162,6 +162,21 @@ def test_text_for_a_fifo_message_without_a_deduplication_id(sqs: Sqs) -> None:
         sqs.send(url, MessageGroupId="g")
 
 
+def test_a_fifo_batch_with_an_entry_that_has_no_deduplication_id_is_refused_as_a_whole(sqs: Sqs) -> None:
+    """Rule 56: nothing is sent, whatever the other entries have."""
+    url = sqs.create_fifo(ContentBasedDeduplication=False)
+    batch = entries("a", "b", "c", MessageGroupId="g")
+    batch[0]["MessageDeduplicationId"] = batch[2]["MessageDeduplicationId"] = "one"
+    text = (
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+    )
+    with refused(INVALID_VALUE, text):
+        sqs.send_message_batch(QueueUrl=url, Entries=batch)
+    assert sqs.receive(url) == []
+    sqs.set(url, ContentBasedDeduplication=True)
+    assert len(sqs.send_message_batch(QueueUrl=url, Entries=batch)["Successful"]) == 3
+
+
 def test_text_for_a_delay_on_a_fifo_message(sqs: Sqs) -> None:
     """1.3: FIFO, DelaySeconds 2."""
     text = (
@@ -353,6 +368,20 @@ def test_text_for_a_task_that_does_not_exist(sqs: Sqs) -> None:
     _, dead = sqs.create_pair()
     text = json.dumps({"taskId": str(uuid.uuid4()), "sourceArn": sqs.arn(dead)})
     with refused(NOT_FOUND, "Task does not exist."):
+        sqs.cancel_message_move_task(TaskHandle=base64.b64encode(text.encode()).decode())
+
+
+def test_text_for_a_task_whose_source_does_not_exist(sqs: Sqs) -> None:
+    """Rule 59."""
+    text = json.dumps({"taskId": str(uuid.uuid4()), "sourceArn": f"arn:aws:sqs:us-east-1:{ACCOUNT}:absent"})
+    with refused(NOT_FOUND, "The resource that you specified for the SourceArn parameter doesn't exist."):
+        sqs.cancel_message_move_task(TaskHandle=base64.b64encode(text.encode()).decode())
+
+
+def test_text_for_a_task_handle_without_a_source(sqs: Sqs) -> None:
+    """Rule 59; rule 29: a handle names both."""
+    text = json.dumps({"taskId": str(uuid.uuid4())})
+    with refused(INVALID_VALUE, "Value for parameter TaskHandle is invalid."):
         sqs.cancel_message_move_task(TaskHandle=base64.b64encode(text.encode()).decode())
 
 

@@ -57,10 +57,11 @@ def test_size_is_counted_in_bytes_not_letters(sqs: Sqs) -> None:
         ("n", text("42", "Number.int"), 1 + 10 + 2),
         ("icon", binary(b"\0" * 9), 4 + 6 + 9),
         ("e", text("é"), 1 + 6 + 2),
+        ("é", text("e"), 2 + 6 + 1),
     ],
 )
 def test_size_counts_attribute_names_types_and_values(sqs: Sqs, name: str, value: dict[str, Any], size: int) -> None:
-    """1.6: message = body + attribute names + types + values."""
+    """1.6: message = body + attribute names + types + values; rule 65: a name is counted in bytes as well."""
     url = sqs.create(MaximumMessageSize=1024)
     sqs.send(url, "x" * (1024 - size), MessageAttributes={name: value})
     with refused(INVALID_VALUE):
@@ -128,9 +129,15 @@ def test_ten_attributes_are_accepted_and_eleven_are_not(sqs: Sqs) -> None:
         sqs.send(url, MessageAttributes={f"a{n}": text("x") for n in range(11)})
 
 
-@pytest.mark.parametrize("name", ["a", "x" * 256, "A-z_0.9", "AWSome", "Amazonas", "my.AWS.name", "-", "_"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a", "x" * 256, "A-z_0.9", "AWSome", "Amazonas", "my.AWS.name", "-", "_"),
+        *("attr.1øßä", "é" * 256, "цвет", "色", "٣"),
+    ],
+)
 def test_good_attribute_names_are_accepted(sqs: Sqs, name: str) -> None:
-    """1.6: name ≤ 256 of [A-Za-z0-9_.-]."""
+    """1.6: name ≤ 256 of [A-Za-z0-9_.-]; rule 65: letters and digits of any script."""
     url = sqs.create()
     sqs.send(url, MessageAttributes={name: text("x")})
     assert list(sqs.receive_one(url)["MessageAttributes"]) == [name]
@@ -141,7 +148,11 @@ def test_good_attribute_names_are_accepted(sqs: Sqs, name: str) -> None:
     [
         "x" * 257,
         "a b",
-        "é",
+        "a!",
+        'a"',
+        "a§",
+        "a(",
+        "a?",
         "a/b",
         "AWS.a",
         "aws.a",
@@ -157,7 +168,7 @@ def test_good_attribute_names_are_accepted(sqs: Sqs, name: str) -> None:
     ],
 )
 def test_bad_attribute_names_are_refused(sqs: Sqs, name: str) -> None:
-    """1.6: not starting `AWS.`/`Amazon.` (any case), no leading/trailing/double dot."""
+    """1.6: not starting `AWS.`/`Amazon.` (any case), no leading/trailing/double dot; rule 65: no other punctuation."""
     with refused(INVALID_VALUE):
         sqs.send(sqs.create(), MessageAttributes={name: text("x")})
 
@@ -465,6 +476,40 @@ def test_fifty_tags_are_fine(sqs: Sqs) -> None:
     tags = {f"k{number}": f"v{number}" for number in range(50)}
     sqs.tag_queue(QueueUrl=url, Tags=tags)
     assert sqs.list_queue_tags(QueueUrl=url) == {"Tags": tags}
+
+
+def test_a_queue_has_at_most_fifty_tags(sqs: Sqs) -> None:
+    """Rule 62: those that it has count as well; a refused call changes nothing."""
+    url = sqs.create()
+    tags = {f"k{number}": "v" for number in range(50)}
+    with refused(INVALID_VALUE, "Too many tags added for queue orders."):
+        sqs.tag_queue(QueueUrl=url, Tags={**tags, "one more": "v"})
+    sqs.tag_queue(QueueUrl=url, Tags=tags)
+    with refused(INVALID_VALUE, "Too many tags added for queue orders."):
+        sqs.tag_queue(QueueUrl=url, Tags={"one more": "v"})
+    sqs.tag_queue(QueueUrl=url, Tags={"k0": "changed"})
+    assert sqs.list_queue_tags(QueueUrl=url) == {"Tags": {**tags, "k0": "changed"}}
+
+
+def test_a_queue_cannot_be_created_with_more_than_fifty_tags(sqs: Sqs) -> None:
+    """Rule 62."""
+    with refused(INVALID_VALUE, "Too many tags added for queue orders."):
+        sqs.create_queue(QueueName="orders", tags={f"k{number}": "v" for number in range(51)})
+    assert sqs.list_queues() == {}
+
+
+def test_a_tag_value_of_null_is_refused(sqs_broker: Broker, json_sqs: Sqs) -> None:
+    """Rule 62: refused, not dropped, together with the good tags beside it. Only JSON can say null."""
+    url = json_sqs.create()
+    for operation, params in (
+        ("TagQueue", {"QueueUrl": url, "Tags": {"team": "blue", "cost": None}}),
+        ("CreateQueue", {"QueueName": "others", "tags": {"team": "blue", "cost": None}}),
+    ):
+        answer = json_call(sqs_broker, operation, params)
+        assert answer.status == 400
+        assert answer.headers["x-amzn-query-error"] == "InvalidParameterValue;Sender"
+    assert json_sqs.list_queue_tags(QueueUrl=url) == {}
+    assert json_sqs.list_queues()["QueueUrls"] == [url]
 
 
 def test_a_queue_is_usable_right_after_it_was_created(sqs: Sqs) -> None:

@@ -214,6 +214,8 @@ def asked(sqs: Sqs, *names: str) -> dict[str, Any]:
     [
         (["All"], set(COLOURS)),
         ([".*"], set(COLOURS)),
+        (["*"], set(COLOURS)),
+        (["size", "*"], set(COLOURS)),
         (["size"], {"size"}),
         (["size", "icon", "absent"], {"size", "icon"}),
         (["shade.*"], {"shade.red", "shade.blue"}),
@@ -222,7 +224,7 @@ def asked(sqs: Sqs, *names: str) -> dict[str, Any]:
     ],
 )
 def test_attributes_are_chosen_by_name_prefix_or_all(sqs: Sqs, names: list[str], expected: set[str]) -> None:
-    """1.5: exact names, `All`, `.*`, or `prefix.*`; the MD5 is over the returned (filtered) ones only."""
+    """1.5: exact names, `All`, `.*`, or `prefix.*`; rule 57: `*`. The MD5 is over the returned (filtered) ones only."""
     message = asked(sqs, *names)
     chosen = {name: COLOURS[name] for name in expected}
     assert message["MessageAttributes"] == chosen

@@ -422,3 +422,36 @@ def test_the_other_encryption_can_be_switched_off(sqs: Sqs) -> None:
     assert sqs.attributes(url)["SqsManagedSseEnabled"] == "false"
     sqs.set(url, SqsManagedSseEnabled=True)
     assert sqs.attributes(url)["SqsManagedSseEnabled"] == "true"
+
+
+def test_booleans_may_begin_with_a_capital_letter(sqs: Sqs) -> None:
+    """Rule 52: "True" and "False" are accepted, and returned in lower case."""
+    given = {"FifoQueue": "True", "ContentBasedDeduplication": "True", "SqsManagedSseEnabled": "False"}
+    told = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "SqsManagedSseEnabled": "false"}
+    url = sqs.create("orders.fifo", **given)
+    assert sqs.attributes(url, *given) == told
+    sqs.set(url, ContentBasedDeduplication="False", SqsManagedSseEnabled="True", FifoQueue="True")
+    changed = {"FifoQueue": "true", "ContentBasedDeduplication": "false", "SqsManagedSseEnabled": "true"}
+    assert sqs.attributes(url, *given) == changed
+
+
+def test_a_boolean_with_a_capital_letter_means_what_it_says(sqs: Sqs) -> None:
+    """Rule 52: it is not merely kept."""
+    url = sqs.create("orders.fifo", FifoQueue="True", ContentBasedDeduplication="True")
+    first, second = sqs.send_all(url, "same", "same", MessageGroupId="g")
+    assert first["MessageId"] == second["MessageId"]
+    # The same attributes, so the same queue; and the other value is another one.
+    assert sqs.create("orders.fifo", FifoQueue="True", ContentBasedDeduplication="true") == url
+    with refused("QueueAlreadyExists"):
+        sqs.create("orders.fifo", FifoQueue="true", ContentBasedDeduplication="False")
+    with refused(BAD_ATTRIBUTE_VALUE):
+        sqs.set(url, FifoQueue="False")
+    with refused(INVALID_VALUE):
+        sqs.create("standard", FifoQueue="True")
+
+
+@pytest.mark.parametrize("value", ["TRUE", "yes", "1", "", "tRUE", " true"])
+def test_no_other_spelling_of_a_boolean_is_accepted(sqs: Sqs, value: str) -> None:
+    """Rule 52: these two, and lower case."""
+    with refused(BAD_ATTRIBUTE_VALUE):
+        sqs.create("orders", SqsManagedSseEnabled=value)

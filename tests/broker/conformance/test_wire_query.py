@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -162,13 +165,75 @@ def test_a_form_without_an_action_is_refused(sqs_broker: Broker) -> None:
     assert 400 <= answer.status < 500
 
 
+@pytest.mark.parametrize("path", ["/", f"/{ACCOUNT}/orders"])
+@pytest.mark.parametrize("accept", ["*/*", "application/json"])
+def test_a_get_without_an_action_is_an_unknown_operation(sqs_broker: Broker, path: str, accept: str) -> None:
+    """Rule 60: 404, in XML for everybody, and without the form that other errors have."""
+    answer = request(sqs_broker, "GET", path, headers={"Accept": accept})
+    assert answer.status == 404
+    assert answer.headers["Content-Type"] == "text/xml"
+    assert answer.xml().tag == "UnknownOperationException"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
+def test_what_is_not_about_a_queue_is_refused_at_a_queues_own_url(sqs_broker: Broker, action: str, method: str) -> None:
+    """Rule 60: 400 InvalidAction."""
+    path = path_of(a_queue(sqs_broker))
+    answer = query_call(sqs_broker, action, {"QueueName": "others"}, path=path, method=method)
+    assert answer.status == 400
+    assert answer.xml().findtext("Error/Code") == "InvalidAction"
+    assert answer.xml().findtext("Error/Message") == f"The action {action} is not valid for this endpoint."
+    assert len(list(ok(query_call(sqs_broker, "ListQueues")).iter("QueueUrl"))) == 1
+
+
+def test_get_queue_url_is_answered_at_another_queues_own_url(sqs_broker: Broker) -> None:
+    """Rule 60: only what creates and lists queues is refused there."""
+    path, other = path_of(a_queue(sqs_broker)), a_queue(sqs_broker, "others")
+    root = ok(query_call(sqs_broker, "GetQueueUrl", {"QueueName": "others"}, path=path, method="GET"))
+    assert root.findtext("GetQueueUrlResult/QueueUrl") == other
+
+
+def test_the_queue_url_in_the_form_counts_and_not_the_path(sqs_broker: Broker) -> None:
+    """1.1: the path is then merely where the request is sent to."""
+    path, other = path_of(a_queue(sqs_broker)), a_queue(sqs_broker, "others")
+    fields = {"QueueUrl": other, "AttributeName.1": "QueueArn"}
+    root = ok(query_call(sqs_broker, "GetQueueAttributes", fields, path=path))
+    assert str(pairs(root, "Attribute")["QueueArn"]).endswith(":others")
+
+
 def test_a_number_that_is_none_is_refused(sqs_broker: Broker) -> None:
     """1.1: the client's mistake, never an internal failure."""
     url = a_queue(sqs_broker)
-    for text in ("ten", "1.5", "9" * 400):
+    for text in ("ten", "1.5", "9" * 400, "9" * 5000, "1_0", " 1", "٣", "0x1", ""):
         answer = query_call(sqs_broker, "ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": text})
         assert 400 <= answer.status < 500, text
         assert answer.xml().findtext("Error/Type") == "Sender"
+
+
+@pytest.mark.parametrize("number", ["01", "007", "0", "٣", "9" * 5000, "-1", "x", ""])
+def test_a_list_with_odd_numbers_is_no_internal_failure(sqs_broker: Broker, number: str) -> None:
+    """1.1: N counts from 1; whatever else it is, the client may be told so, but the broker does not stumble."""
+    fields = {"QueueUrl": a_queue(sqs_broker), f"AttributeName.{number}": "QueueArn", "AttributeName.1": "DelaySeconds"}
+    answer = query_call(sqs_broker, "GetQueueAttributes", fields)
+    assert answer.status == 200
+    assert pairs(answer.xml(), "Attribute")["DelaySeconds"] == "0"
+
+
+def test_a_name_of_a_million_dots_is_read_in_no_time(sqs_broker: Broker) -> None:
+    """1.1: no name is that deep, and none may cost more than it is long."""
+    form = f"Action=ListQueues&Version=2012-11-05&{'a.' * 1_000_000}=1"
+    began = time.process_time()
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert request(sqs_broker, "POST", "/", form, kind).status == 200
+    assert time.process_time() - began < 0.5
+
+
+def test_the_path_of_a_queue_may_end_in_a_slash(sqs_broker: Broker) -> None:
+    """1.1, legacy protocol: at the queue-URL path."""
+    path = path_of(a_queue(sqs_broker)) + "/"
+    ok(query_call(sqs_broker, "SendMessage", {"MessageBody": "x"}, path=path))
+    assert ok(query_call(sqs_broker, "ReceiveMessage", path=path)).findtext(".//Body") == "x"
 
 
 def test_binary_that_is_not_base64_is_refused(sqs_broker: Broker) -> None:
@@ -220,6 +285,13 @@ def test_tags_go_in_as_tag_n_and_come_out_as_tag(sqs_broker: Broker) -> None:
     ok(query_call(sqs_broker, "UntagQueue", {"QueueUrl": url, "TagKey.1": "team"}))
     listed = ok(query_call(sqs_broker, "ListQueueTags", {"QueueUrl": url}))
     assert pairs(listed, "Tag", "Key") == {"cost": "7"}
+
+
+def test_tags_may_also_go_in_as_tags_n(sqs_broker: Broker) -> None:
+    """1.1: SDKs for Java write `Tags.N.Key` in TagQueue, which the service takes."""
+    url = a_queue(sqs_broker)
+    ok(query_call(sqs_broker, "TagQueue", {"QueueUrl": url, "Tags.1.Key": "team", "Tags.1.Value": "blue"}))
+    assert pairs(ok(query_call(sqs_broker, "ListQueueTags", {"QueueUrl": url})), "Tag", "Key") == {"team": "blue"}
 
 
 def test_message_attributes_go_in_and_out_by_their_older_names(sqs_broker: Broker) -> None:
@@ -333,6 +405,14 @@ def test_an_empty_receive_is_an_empty_result(sqs_broker: Broker) -> None:
     assert list(result) == []
 
 
+def test_an_empty_result_is_written_as_one_tag(sqs_broker: Broker) -> None:
+    """Rule 61: there are clients that look for it in the text."""
+    assert b"<ListQueuesResult/><ResponseMetadata>" in query_call(sqs_broker, "ListQueues").body
+    url = a_queue(sqs_broker)
+    assert b"<ReceiveMessageResult/>" in query_call(sqs_broker, "ReceiveMessage", {"QueueUrl": url}).body
+    assert b"<ListQueueTagsResult/>" in query_call(sqs_broker, "ListQueueTags", {"QueueUrl": url}).body
+
+
 def test_markup_and_every_kind_of_white_space_survive(sqs_broker: Broker) -> None:
     """Rule 49: CR must survive the XML round trip."""
     url = a_queue(sqs_broker)
@@ -373,3 +453,90 @@ def test_the_older_client_reads_errors_the_way_the_newer_does(sqs: Sqs) -> None:
     assert response["ResponseMetadata"]["RequestId"]
     suffix = "" if sqs.protocol == "json" else " for this wsdl version"
     assert response["Error"]["Message"] == f"The specified queue does not exist{suffix}."
+
+
+# ---- answers in JSON ------------------------------------------------------------------------------------------------
+
+
+def in_json(broker: Broker, action: str, fields: Mapping[str, object] | None = None, method: str = "GET") -> Any:
+    answer = query_call(broker, action, fields, method=method, headers={"Accept": "application/json"})
+    assert answer.status == 200, answer.body
+    assert answer.headers["Content-Type"] == "application/json"
+    document = answer.json()
+    assert list(document) == [f"{action}Response"]
+    response = document[f"{action}Response"]
+    assert response.pop("ResponseMetadata") == {"RequestId": answer.headers["x-amzn-RequestId"]}
+    return response[f"{action}Result"] if response else None
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_whoever_accepts_json_gets_it(sqs_broker: Broker, method: str) -> None:
+    """Rule 58: wrapped as the XML is, under the names that the live service uses there."""
+    assert in_json(sqs_broker, "ListQueues", method=method) == {"NextToken": None, "queueUrls": None}
+    url = in_json(sqs_broker, "CreateQueue", {"QueueName": "orders"}, method)["QueueUrl"]
+    assert url == f"{sqs_broker.url}/{ACCOUNT}/orders"
+    assert in_json(sqs_broker, "ListQueues", method=method)["queueUrls"] == [url]
+    sent = in_json(sqs_broker, "SendMessage", {"QueueUrl": url, "MessageBody": "é <b>"}, method)
+    assert set(sent) == {
+        *("MD5OfMessageAttributes", "MD5OfMessageBody", "MD5OfMessageSystemAttributes", "MessageId", "SequenceNumber")
+    }
+    assert sent["SequenceNumber"] is None
+    (message,) = in_json(sqs_broker, "ReceiveMessage", {"QueueUrl": url}, method)["messages"]
+    assert message.pop("ReceiptHandle")
+    assert message == {
+        "Attributes": None,
+        "Body": "é <b>",
+        "MD5OfBody": sent["MD5OfMessageBody"],
+        "MD5OfMessageAttributes": None,
+        "MessageAttributes": None,
+        "MessageId": sent["MessageId"],
+    }
+    assert in_json(sqs_broker, "ReceiveMessage", {"QueueUrl": url}, method) == {"messages": None}
+    assert in_json(sqs_broker, "PurgeQueue", {"QueueUrl": url}, method) is None
+
+
+def test_attributes_in_json_are_lists_of_names_and_values(sqs_broker: Broker) -> None:
+    """Rule 58: of queues, of messages; tags have a key instead of a name."""
+    url = a_queue(sqs_broker)
+    fields = {"QueueUrl": url, "AttributeName.1": "VisibilityTimeout", "AttributeName.2": "DelaySeconds"}
+    shown = in_json(sqs_broker, "GetQueueAttributes", fields)["Attributes"]
+    expected = [{"Name": "DelaySeconds", "Value": "0"}, {"Name": "VisibilityTimeout", "Value": "30"}]
+    assert sorted(shown, key=lambda entry: str(entry["Name"])) == expected
+    ok(query_call(sqs_broker, "TagQueue", {"QueueUrl": url, "Tag.1.Key": "team", "Tag.1.Value": "blue"}))
+    assert in_json(sqs_broker, "ListQueueTags", {"QueueUrl": url}) == {"Tags": [{"Key": "team", "Value": "blue"}]}
+    attribute = {
+        "MessageAttribute.1.Name": "colour",
+        "MessageAttribute.1.Value.DataType": "String",
+        "MessageAttribute.1.Value.StringValue": "red",
+    }
+    ok(query_call(sqs_broker, "SendMessage", {"QueueUrl": url, "MessageBody": "x", **attribute}))
+    names = {"QueueUrl": url, "MessageAttributeName.1": "All", "AttributeName.1": "ApproximateReceiveCount"}
+    (message,) = in_json(sqs_broker, "ReceiveMessage", names)["messages"]
+    assert message["Attributes"] == [{"Name": "ApproximateReceiveCount", "Value": "1"}]
+    (colour,) = message["MessageAttributes"]
+    assert colour["Name"] == "colour"
+    assert (colour["Value"]["DataType"], colour["Value"]["StringValue"]) == ("String", "red")
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/plain, */*"])
+def test_an_error_is_json_for_whoever_accepts_json(sqs_broker: Broker, accept: str) -> None:
+    """Rule 58: the codes and texts of this protocol, not of AWS JSON."""
+    fields = {"QueueUrl": f"{sqs_broker.url}/{ACCOUNT}/absent"}
+    answer = query_call(sqs_broker, "PurgeQueue", fields, headers={"Accept": accept})
+    assert answer.status == 400
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.json() == {
+        "Error": {
+            "Code": "AWS.SimpleQueueService.NonExistentQueue",
+            "Message": "The specified queue does not exist for this wsdl version.",
+            "Type": "Sender",
+            "Detail": None,
+        },
+        "RequestId": answer.headers["x-amzn-RequestId"],
+    }
+
+
+def test_whoever_accepts_anything_gets_xml(sqs_broker: Broker) -> None:
+    """Rule 58: JSON has to be asked for."""
+    for accept in ("*/*", "text/xml", "application/xml, */*"):
+        ok(query_call(sqs_broker, "ListQueues", headers={"Accept": accept}))

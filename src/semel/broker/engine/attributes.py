@@ -32,6 +32,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
+_BOOLEANS: Final = ("FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled")
 _COMMON_DEFAULTS: Final[Mapping[str, str]] = {
     "VisibilityTimeout": "30",
     "MessageRetentionPeriod": "345600",
@@ -83,9 +84,17 @@ def defaults(fifo: bool) -> dict[str, str]:
     return {**_COMMON_DEFAULTS, **_FIFO_DEFAULTS} if fifo else dict(_COMMON_DEFAULTS)
 
 
+def normalised(given: Mapping[str, str]) -> dict[str, str]:
+    """Attributes as they are kept: `True` and `False`, as Python and .NET write them, in lower case."""
+    return {
+        name: value.lower() if name in _BOOLEANS and value in ("True", "False") else value
+        for name, value in given.items()
+    }
+
+
 def checked(given: Mapping[str, str], current: Mapping[str, str], *, fifo: bool) -> dict[str, str]:
     """`current` with `given` set, or the error that SQS answers. `current` leaves out what was never set."""
-    merged = dict(current)
+    merged, given = dict(current), normalised(given)
     for name, value in given.items():
         if name not in _SETTABLE or name not in enum_values("QueueAttributeName"):
             raise ServiceError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")

@@ -145,10 +145,11 @@ def listed(store: Store, params: dict[str, Any]) -> dict[str, Any]:
 def cancel(store: Store, params: dict[str, Any]) -> dict[str, Any]:
     try:
         content = json.loads(b64decode(params["TaskHandle"], validate=True))
-        task_id = content["taskId"]
+        task_id, source = str(content["taskId"]), str(content["sourceArn"])
     except (ValueError, KeyError, TypeError):
         raise ServiceError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
-    task = _by_id(store, str(task_id))
+    _queue_named(store, source, "SourceArn")
+    task = _by_id(store, task_id)
     if task.status != Status.RUNNING:
         raise ServiceError(INVALID_PARAMETER_VALUE, "Only active tasks can be cancelled.")
     _save(store, task, Status.CANCELLED)

@@ -6,7 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final
 
-from semel.broker.engine.attributes import Arn, checked, parse_redrive, parse_redrive_allow, same_value
+from semel.broker.engine.attributes import Arn, checked, normalised, parse_redrive, parse_redrive_allow, same_value
 from semel.broker.engine.expiry import expire_all
 from semel.broker.engine.generation import MessageState
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, NUMBER_MASK, READY
@@ -80,7 +80,7 @@ def url_of(store: Store, queue: Queue, caller: Caller) -> str:
 
 def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: bool) -> dict[str, Any]:
     name: str = params["QueueName"]
-    given: dict[str, str] = params.get("Attributes") or {}
+    given = normalised(params.get("Attributes") or {})
     fifo = _checked_name(name, given)
     existing = store.queues.get(name)
     if existing is not None:
@@ -88,7 +88,7 @@ def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: b
         return {"QueueUrl": url_of(store, existing, caller)}
     attributes = checked(given, {}, fifo=fifo)
     _check_redrive(store, store.arn(name), attributes)
-    tags = _checked_tags(params.get("tags") or {})
+    tags = _checked_tags(name, params.get("tags") or {})
     _check_recreation(store, name, caller.now, cooldowns)
     (number,) = store.db.execute(_NEXT_QUEUE_ID).fetchone()
     store.db.execute(_SAVE_QUEUE_ID, (number,))
@@ -305,16 +305,19 @@ def _page(
     return answer
 
 
-def _checked_tags(tags: dict[str, str]) -> dict[str, str]:
+def _checked_tags(queue: str, tags: dict[str, str]) -> dict[str, str]:
+    """All the tags that a queue is to have."""
     if "" in tags:
         raise ServiceError(INVALID_PARAMETER_VALUE, "Tag keys must be 1 to 128 characters long.")
+    if len(tags) > limits.MAX_TAGS:
+        raise ServiceError(INVALID_PARAMETER_VALUE, f"Too many tags added for queue {queue}.")
     return tags
 
 
 def tag(store: Store, queue: Queue, params: dict[str, Any]) -> dict[str, Any]:
     if not params["Tags"]:
         raise missing("Tags")
-    queue.tags = {**queue.tags, **_checked_tags(params["Tags"])}
+    queue.tags = _checked_tags(queue.name, {**queue.tags, **params["Tags"]})
     store.save_queue(queue)
     return {}
 

@@ -391,6 +391,7 @@ def system_attributes(queue: Queue, row: Row, receives: int, first: int) -> dict
     return attributes
 
 
+_ALL_ATTRIBUTES: Final = frozenset({"All", "*", ".*"})
 _ALL_SYSTEM: Final = frozenset(enum_values("MessageSystemAttributeName"))
 
 
@@ -415,7 +416,7 @@ def _system_names(asked: tuple[str, ...]) -> frozenset[str]:
 def _attribute_filter(names: tuple[str, ...]) -> Callable[[str], bool] | None:
     if not names:
         return None
-    if "All" in names or ".*" in names:
+    if not _ALL_ATTRIBUTES.isdisjoint(names):
         return lambda _name: True
     exact = {name for name in names if not name.endswith(".*")}
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))

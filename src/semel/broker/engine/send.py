@@ -62,7 +62,7 @@ def send_batch(store: Store, queue: Queue, params: dict[str, Any], caller: Calle
     entries = params["Entries"]
     check_batch(entries, "SendMessageBatchRequestEntry")
     if queue.fifo:
-        _check_fifo_batch(entries)
+        _check_fifo_batch(queue, entries)
     drafts, ids, failed, total = [], [], [], 0
     for entry in entries:
         try:
@@ -97,11 +97,13 @@ def _too_long(queue: Queue, verdict: str) -> ServiceError:
     return ServiceError(INVALID_PARAMETER_VALUE, f"One or more parameters {verdict}. Reason: {reason}")
 
 
-def _check_fifo_batch(entries: list[dict[str, Any]]) -> None:
-    """A missing group fails a whole batch, and as another error than it does for one message."""
+def _check_fifo_batch(queue: Queue, entries: list[dict[str, Any]]) -> None:
+    """A missing id fails a whole batch; a missing group as another error than it is for one message."""
     for entry in entries:
         if "MessageGroupId" not in entry:
             raise ServiceError(INVALID_PARAMETER_VALUE, missing("MessageGroupId").message)
+        if "MessageDeduplicationId" not in entry and not queue.content_dedup:
+            raise ServiceError(INVALID_PARAMETER_VALUE, _NO_DEDUP_ID)
 
 
 def _draft(queue: Queue, params: dict[str, Any]) -> Draft:

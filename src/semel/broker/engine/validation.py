@@ -58,12 +58,12 @@ def checked_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> tuple[dic
     for name, value in attributes.items():
         if not limits.ATTRIBUTE_NAME.match(name):
             raise _bad_attribute(
-                f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, "
+                f"The message attribute name '{name}' is invalid. Attribute name can contain letters, digits, "
                 "underscore (_), hyphen (-), and period (.) characters; it can't start with AWS. or Amazon., "
                 "start or end with a period, or have two periods in a row; 1 to 256 in length."
             )
         kept[name], length = _checked_attribute(name, value)
-        size += len(name) + byte_length(value["DataType"]) + length
+        size += byte_length(name) + byte_length(value["DataType"]) + length
     return kept, size
 
 

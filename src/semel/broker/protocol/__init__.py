@@ -1,44 +1,47 @@
 """Bytes to calls and back: AWS JSON 1.0, and the older Query protocol with its XML answers.
 
-Knows no rule of SQS and does no I/O; what a request may contain comes from botocore's service model.
+Knows no rule of SQS and does no I/O; what a request may contain comes from botocore's service model. This is the
+entrance; each protocol has a module of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
-from xml.sax.saxutils import escape
+from typing import Any, NamedTuple
 
-import orjson
+from semel.broker.protocol import json, query
+from semel.broker.protocol.json import is_warm, query_error_header, warm_up
+from semel.sqs.errors import NO_OPERATION, ServiceError
+from semel.sqs.model import Operation
 
-from semel.sqs.errors import (
-    INVALID_ACTION,
-    MISSING_AUTHENTICATION_TOKEN,
-    QUEUE_DOES_NOT_EXIST,
-    SERIALIZATION,
-    UNKNOWN_OPERATION,
-    ServiceError,
-)
-from semel.sqs.limits import FORBIDDEN_CHARACTER
-from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
-
-JSON_TYPE: Final = b"application/x-amz-json-1.0"
-XML_TYPE: Final = b"text/xml"
-_TARGETS: Final = {f"AmazonSQS.{name}": operation for name, operation in operations().items()}
-_NAMESPACE: Final = f"http://queue.amazonaws.com/doc/{API_VERSION}/"
-# More parameters than the largest legal batch can have: ten entries of ten attributes of a few fields each.
-_MAX_QUERY_PARAMETERS: Final = 2_000
+__all__ = [
+    "Call",
+    "Protocol",
+    "answer",
+    "error_answer",
+    "is_warm",
+    "parse",
+    "protocol_of",
+    "query_error_header",
+    "warm_up",
+]
 
 
 class Protocol(Enum):
+    """How a request is read, and how its answer is written."""
+
     JSON = "json"
     QUERY = "query"
+    QUERY_AS_JSON = "query, answered in JSON"
+
+
+# Python 3.11 searches for a member each time it is named.
+_JSON, _QUERY, _QUERY_AS_JSON = Protocol
 
 
 class Call(NamedTuple):
-    """One request, decoded and checked against the service model."""
+    """One request, decoded and checked against the service model. Nobody changes `params`."""
 
     operation: Operation
     params: dict[str, Any]
@@ -46,180 +49,33 @@ class Call(NamedTuple):
 
 
 def protocol_of(headers: Mapping[bytes, bytes]) -> Protocol:
-    return Protocol.JSON if b"x-amz-target" in headers else Protocol.QUERY
+    if b"x-amz-target" in headers:
+        return _JSON
+    return _QUERY_AS_JSON if query.JSON_TYPE in headers.get(b"accept", b"") else _QUERY
 
 
 def parse(method: str, target: str, headers: Mapping[bytes, bytes], body: bytes, origin: str) -> Call:
     """The call that a request makes; `headers` has lower-case names. Raises ServiceError on anything malformed."""
     name = headers.get(b"x-amz-target")
     if name is not None:
-        return _parse_json(name.decode("latin-1"), body)
-    return _parse_query(method, target, body, origin)
-
-
-def _parse_json(target: str, body: bytes) -> Call:
-    operation = _TARGETS.get(target)
-    if operation is None:
-        raise ServiceError(UNKNOWN_OPERATION, f"The operation {target} is not one of SQS.")
-    try:
-        decoded = orjson.loads(body) if body else {}
-    except orjson.JSONDecodeError as error:
-        raise ServiceError(SERIALIZATION, f"The request body is not valid JSON: {error}") from None
-    return Call(operation, operation.input.check(decoded, "request"), Protocol.JSON)
-
-
-def _parse_query(method: str, target: str, body: bytes, origin: str) -> Call:
-    path, _, query = target.partition("?")
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_QUERY_PARAMETERS, errors="strict")
-        if method == "POST":
-            form = body.decode("utf-8")
-            pairs += parse_qsl(form, keep_blank_values=True, max_num_fields=_MAX_QUERY_PARAMETERS, errors="strict")
-    except ValueError as error:
-        raise ServiceError(SERIALIZATION, f"The request is not a valid form: {error}") from None
-    given = dict(pairs)
-    action = given.get("Action")
-    if action is None:
-        raise ServiceError(MISSING_AUTHENTICATION_TOKEN, "The request names no Action and no X-Amz-Target.")
-    operation = operations().get(action)
-    if operation is None:
-        raise ServiceError(INVALID_ACTION, f"The action {action} is not valid for this endpoint.")
-    if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
-        given["QueueUrl"] = origin + path
-    params = _read_structure(_Tree.of(given), operation.input)
-    for member in operation.input.required:
-        # A form cannot say "an empty list"; what an empty one means is for the rules to say.
-        if operation.input.members[member].type == "list":
-            params.setdefault(member, [])
-    return Call(operation, operation.input.check(params, "request"), Protocol.QUERY)
-
-
-class _Tree:
-    """Dotted form names as a tree: `Attribute.1.Name=x` is found at tree["Attribute"]["1"]["Name"].value."""
-
-    __slots__ = ("branches", "value")
-
-    def __init__(self) -> None:
-        self.branches: dict[str, _Tree] = {}
-        self.value: str | None = None
-
-    @classmethod
-    def of(cls, pairs: Mapping[str, str]) -> _Tree:
-        root = cls()
-        for name, value in pairs.items():
-            node = root
-            for part in name.split("."):
-                node = node.branches.setdefault(part, cls())
-            node.value = value
-        return root
-
-    def numbered(self) -> list[_Tree]:
-        """The branches 1, 2, 3 … in that order; a list of one may leave the number out."""
-        numbers = sorted(int(name) for name in self.branches if name.isdecimal())
-        return [self.branches[str(number)] for number in numbers] or [self]
-
-
-_NOTHING: Final = _Tree()
-_NOTHING.value = ""
-
-
-def _read(tree: _Tree, shape: Shape, member: str) -> Any:
-    match shape.type:
-        case "structure":
-            return _read_structure(tree, shape)
-        case "list":
-            assert shape.member is not None
-            return [_read(item, shape.member, member) for item in tree.numbered()]
-        case "map":
-            assert shape.member is not None
-            key, value = query_map_fields(member)
-            return {
-                item.branches[key].value or "": _read(item.branches.get(value, _NOTHING), shape.member, member)
-                for item in tree.numbered()
-                if key in item.branches
-            }
-        case "integer" | "long":
-            try:
-                return int(tree.value or "")
-            except ValueError:
-                raise ServiceError(SERIALIZATION, f"{member} must be a whole number, not {tree.value!r}") from None
-        case "boolean":
-            return tree.value == "true"
-        case _:
-            return tree.value
-
-
-def _read_structure(tree: _Tree, shape: Shape) -> dict[str, Any]:
-    return {
-        member: _read(tree.branches[name], inner, member)
-        for member, name, inner in query_members(shape)
-        if name in tree.branches
-    }
-
-
-# Answers.
+        operation, params = json.parse(name, body)
+        return Call(operation, params, _JSON)
+    return Call(*query.parse(method, target, body, origin), protocol_of(headers))
 
 
 def answer(call: Call, result: dict[str, Any], request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of a success."""
-    if call.protocol is Protocol.JSON:
-        return JSON_TYPE, orjson.dumps(result) if call.operation.output.members else b""
-    name = call.operation.name
-    inner = _write_structure(result, call.operation.output)
-    wrapped = f"<{name}Result>{inner}</{name}Result>" if call.operation.output.members else ""
-    return XML_TYPE, (
-        f'<?xml version="1.0"?><{name}Response xmlns="{_NAMESPACE}">{wrapped}'
-        f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{name}Response>"
-    ).encode()
+    if call.protocol is _JSON:
+        return json.CONTENT_TYPE, json.answer(call.operation, result)
+    if call.protocol is _QUERY_AS_JSON:
+        return query.JSON_TYPE, query.json_answer(call.operation, result, request_id)
+    return query.XML_TYPE, query.answer(call.operation, result, request_id)
 
 
 def error_answer(protocol: Protocol, error: ServiceError, request_id: str) -> tuple[bytes, bytes]:
     """Content type and body of an error; the JSON protocol also needs `query_error_header`."""
-    kind, message = error.kind, error.message
-    if protocol is Protocol.JSON:
-        return JSON_TYPE, orjson.dumps({"__type": f"com.amazonaws.sqs#{kind.shape}", "message": message})
-    if kind is QUEUE_DOES_NOT_EXIST:
-        message = message.removesuffix(".") + " for this wsdl version."
-    return XML_TYPE, (
-        f'<?xml version="1.0"?><ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>{kind.fault}</Type>'
-        f"<Code>{kind.code}</Code><Message>{_text(message)}</Message><Detail/></Error>"
-        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
-    ).encode()
-
-
-def query_error_header(error: ServiceError) -> str:
-    return f"{error.kind.code};{error.kind.fault}"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # A bare carriage return would be read back as a line feed; what XML cannot carry must not break the answer.
-    text = FORBIDDEN_CHARACTER.sub("\ufffd", str(value))
-    return escape(text, {"\r": "&#xD;", '"': "&quot;"})
-
-
-def _write_structure(value: Mapping[str, Any], shape: Shape) -> str:
-    return "".join(
-        _write(value[member], inner, member, name)
-        for member, name, inner in query_members(shape)
-        if value.get(member) is not None
-    )
-
-
-def _write(value: Any, shape: Shape, member: str, name: str) -> str:
-    match shape.type:
-        case "structure":
-            return f"<{name}>{_write_structure(value, shape)}</{name}>"
-        case "list":
-            assert shape.member is not None
-            return "".join(_write(item, shape.member, member, name) for item in value)
-        case "map":
-            assert shape.member is not None
-            key, inner = query_map_fields(member)
-            return "".join(
-                f"<{name}><{key}>{_text(k)}</{key}>{_write(v, shape.member, member, inner)}</{name}>"
-                for k, v in value.items()
-            )
-        case _:
-            return f"<{name}>{_text(value)}</{name}>"
+    if protocol is _JSON:
+        return json.CONTENT_TYPE, json.error_answer(error)
+    if protocol is _QUERY_AS_JSON and error.kind is not NO_OPERATION:
+        return query.JSON_TYPE, query.json_error_answer(error, request_id)
+    return query.XML_TYPE, query.error_answer(error, request_id)
