@@ -59,7 +59,7 @@ def test_messages_are_as_they_were(engine: Engine) -> None:
 
 
 def test_a_dead_letter_keeps_what_it_brought(engine: Engine) -> None:
-    params = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+    params: dict[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
     (message,) = call(engine, "ReceiveMessage", "dead", **params)["Messages"]
     assert message["Body"] == 'dead "letter" \u00e4\n'
     assert message["MessageAttributes"] == {"n": {"DataType": "Number", "StringValue": "5"}}
@@ -77,7 +77,7 @@ def test_receipt_handles_and_dedup_ids_still_count(engine: Engine) -> None:
     call(engine, "DeleteMessage", "orders.fifo", ReceiptHandle=HANDLES["a0"])
     assert "w0" not in states(engine, "work")
     assert bodies(engine, "orders.fifo")[:1] == ["a1"]
-    again = {"MessageBody": "b3", "MessageGroupId": "b", "MessageDeduplicationId": "d3"}
+    again: dict[str, Any] = {"MessageBody": "b3", "MessageGroupId": "b", "MessageDeduplicationId": "d3"}
     sent = call(engine, "SendMessage", "orders.fifo", **again)
     new = call(engine, "SendMessage", "orders.fifo", **again | {"MessageDeduplicationId": "new"})
     assert int(new["SequenceNumber"]) > int(sent["SequenceNumber"])

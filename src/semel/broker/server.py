@@ -391,7 +391,7 @@ class Broker:
         result = job.result or {}
         if isinstance(result, Received):
             if job.protocol is wire.Protocol.JSON:
-                return render(200, wire.JSON_TYPE, result.json.encode(), keep_alive=keep_alive, headers=headers)
+                return render(200, wire.json.CONTENT_TYPE, result.json.encode(), keep_alive=keep_alive, headers=headers)
             result = result.as_dict()
         content_type, body = wire.answer(job.call, result, job.request_id)
         return render(200, content_type, body, keep_alive=keep_alive, headers=headers)

@@ -133,10 +133,10 @@ def give_back(store: Store, queue: Queue, handles: list[str], received: int, now
         target = Target(store, queue, handle)
         state = target.state
         if state is not None and target.holds and state.received == received:
+            make_ready(store, queue, [state], now)
             state.receives -= 1
             if not state.receives:
                 state.first = 0
-            make_ready(store, queue, [state], now)
             store.log.add(queue.generation, [state])
 
 

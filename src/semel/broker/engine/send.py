@@ -232,7 +232,7 @@ def enter(generation: Generation, number: int, group_name: str | None, due: int,
         return
     generation.counts[READY] += 1
     if group is not None:
-        group.items.append(number << GENERATION_BITS | number)
+        group.add(number << GENERATION_BITS | number)
         if len(group) == 1:
             generation.offer(group)
 
