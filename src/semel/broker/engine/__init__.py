@@ -1,5 +1,5 @@
 """The rules of SQS. Knows no HTTP, no clock and no threads."""
 
-from semel.broker.engine.engine import NEVER, Caller, Engine, Queue, Wanted
+from semel.broker.engine.engine import NEVER, Access, Caller, Engine, Identity, Queue, Wanted
 
-__all__ = ["NEVER", "Caller", "Engine", "Queue", "Wanted"]
+__all__ = ["NEVER", "Access", "Caller", "Engine", "Identity", "Queue", "Wanted"]

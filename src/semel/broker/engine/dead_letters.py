@@ -20,7 +20,7 @@ VALUES (?1, ?2, ?3, ?4, ?1, ?5, 0, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?
 def dead_letter(store: Store, queue: Queue, message: Stored, now: int) -> bool:
     """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then it stays."""
     assert queue.redrive is not None
-    target = store.queues.get(queue.redrive.target.name)
+    target = store.by_arn(queue.redrive.target)
     if target is None:
         return False
     extra = orjson.loads(message.extra) if message.extra else {}
@@ -86,4 +86,4 @@ def _insert(
     times = (message.prior, message.first, enqueued, message.sent, late)
     store.db.execute(_INSERT_MOVED, (row, lane.id, state, due, grp, *times, *content))
     store.shift(lane, state, 1)
-    store.woken.add(target.name)
+    store.woken.add(target.key)

@@ -85,7 +85,7 @@ def make_ready(store: Store, queue: Queue, rows: Sequence[Row], now: int) -> Non
     store.db.executemany(_PROMOTE, updates)
     for group, change in touched.items():
         groups.refresh(store, queue, group, change)
-    store.woken.add(queue.name)
+    store.woken.add(queue.key)
 
 
 def _expire(store: Store, queue: Queue, now: int) -> bool:
@@ -131,7 +131,7 @@ def remove(store: Store, queue: Queue, rows: Sequence[Row], now: int) -> None:
         groups.worked(store, lane, None, ungrouped, now)
     for group, change in touched.items():
         groups.refresh(store, queue, group, change)
-        store.woken.add(queue.name)
+        store.woken.add(queue.key)
 
 
 def hide_until(lane: Lane, due: int) -> None:

@@ -60,7 +60,7 @@ def receive(
     if room <= 0 and not queue.fifo and wait == 0:
         raise ServiceError(OVER_LIMIT, f"Too many messages in flight for queue {queue.name}: the limit is 120000.")
     if wait == 0 and not queue.fifo:
-        want = faulty.short_poll(queue.name, want)
+        want = faulty.short_poll(queue.key, want)
     handed = _take(store, queue, min(want, room), visibility, now, faulty) if want and room > 0 else []
     if not handed:
         return {}
@@ -118,7 +118,7 @@ def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faul
         set_aside += 1
         if set_aside == _MAX_SET_ASIDE:
             # More may be ready behind them: whoever waits should look again.
-            store.woken.add(queue.name)
+            store.woken.add(queue.key)
             break
     return _hand_out(store, queue, chosen, visibility, now, faulty)
 
@@ -230,7 +230,7 @@ def _hand_out(
     for group, change in by_group.items():
         groups.refresh(store, queue, group, change)
     if hidden < len(chosen):
-        store.woken.add(queue.name)
+        store.woken.add(queue.key)
     return handed
 
 

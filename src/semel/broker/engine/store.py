@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
 from semel.broker.engine.dedup import DedupWindow
+from semel.broker.engine.identity import Access
+from semel.broker.engine.policy import Policy
 from semel.broker.engine.receipts import KEY_BYTES, Receipts
 from semel.broker.engine.schema import LANE_BITS
 
@@ -23,7 +25,14 @@ Row = tuple[Any, ...]
 NEVER: Final = 1 << 62
 _GROUPS_KEPT: Final = 20_000
 
-_LOAD_QUEUES = "SELECT id, name, lane, attributes, tags, group_dedup, created, modified, purged FROM queues"
+_LOAD_QUEUES = (
+    "SELECT id, region, account, name, lane, attributes, tags, group_dedup, created, modified, purged FROM queues"
+)
+# Written before queues had a region and an account of their own.
+_ADOPT: Final = (
+    "UPDATE queues SET region = ?, account = ? WHERE region = ''",
+    "UPDATE deleted_queues SET region = ?, account = ? WHERE region = ''",
+)
 _LOAD_LANES = "SELECT id, next_n, ready, in_flight, delayed, busy_groups FROM lanes WHERE live = 1"
 _INSERT_LANE = "INSERT INTO lanes (live, next_n, ready, in_flight, delayed, busy_groups) VALUES (1, ?, 0, 0, 0, 0)"
 _SAVE_LANE = "UPDATE lanes SET next_n = ?, ready = ?, in_flight = ?, delayed = ?, busy_groups = ? WHERE id = ?"
@@ -34,20 +43,25 @@ INSERT INTO messages (id, lane, state, due, pos, grp, receives, prior, first, re
 VALUES (?1, ?2, ?3, ?4, ?1, ?5, 0, 0, 0, 0, ?6, ?6, 0, ?7, ?8, ?9, ?10, ?11)
 """
 _SAVE_QUEUE = """
-INSERT INTO queues (id, name, lane, attributes, tags, group_dedup, created, modified, purged)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO queues (id, region, account, name, lane, attributes, tags, group_dedup, created, modified, purged)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET lane = excluded.lane, attributes = excluded.attributes, tags = excluded.tags,
     modified = excluded.modified, purged = excluded.purged
 """
 
 
 class Caller(NamedTuple):
-    """Who calls, and when: all that the rules may know of the world. `now` is in milliseconds."""
+    """Who calls, and when: all that the rules may know of the world. `now` is in milliseconds.
+
+    An empty region or account is the broker's own. `access` is None where signatures are not checked."""
 
     now: int
     origin: str = "http://localhost"
     sender: str = "anonymous"
     trace: str | None = None
+    region: str = ""
+    account: str = ""
+    access: Access | None = None
 
 
 class Lane:
@@ -87,7 +101,9 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Queue:
-    """One queue, its attributes parsed. Times are in milliseconds."""
+    """One queue, its attributes parsed. Times are in milliseconds.
+
+    `key` is what this broker calls it: its name, or its ARN if it is not of the broker's own region and account."""
 
     id: int
     name: str
@@ -107,10 +123,13 @@ class Queue:
     max_bytes: int = 0
     content_dedup: bool = False
     redrive: Redrive | None = None
+    policy: Policy | None = None
+    key: str = ""
     effective: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fifo = self.name.endswith(".fifo")
+        self.key = self.key or self.name
         self.apply(self.attributes)
 
     def apply(self, attributes: dict[str, str]) -> None:
@@ -123,6 +142,7 @@ class Queue:
         self.max_bytes = int(values["MaximumMessageSize"])
         self.content_dedup = values.get("ContentBasedDeduplication") == "true"
         self.redrive = parse_redrive(values["RedrivePolicy"]) if "RedrivePolicy" in values else None
+        self.policy = Policy.parse(values["Policy"]) if "Policy" in values else None
 
 
 class Store:
@@ -138,7 +158,8 @@ class Store:
         # (row, lane, state, due, group, time, message id, body, md5, sender, extra).
         self.unwritten: list[Row] = []
         self.groups: dict[tuple[int, str], Group] = {}
-        self.by_url: dict[str, Queue] = {}
+        self.by_url: dict[tuple[str, str, str], Queue] = {}  # region and account of the caller, and the URL
+        self._accounts: set[str] | None = None
         self.tally: dict[tuple[str, str], int] = {}
         self.totals: Counter[tuple[str, str]] = Counter()
         self._forgotten: set[str] = set()
@@ -147,6 +168,8 @@ class Store:
         self.touched: set[Lane] = set()
         self._lanes: dict[int, Lane] = {}
         self.receipts = Receipts(self._receipt_key())
+        for statement in _ADOPT:
+            db.execute(statement, (region, account))
         self.load()
 
     def _receipt_key(self) -> bytes:
@@ -160,14 +183,14 @@ class Store:
         self.queues = {}
         self.dedup.load()
         self.groups.clear()
-        self.by_url.clear()
-        for number, name, lane, attributes, tags, group_dedup, created, modified, purged in self.db.execute(
-            _LOAD_QUEUES
-        ):
-            self.queues[name] = Queue(
+        self.forget_addresses()
+        for number, region, account, name, lane, attributes, tags, group_dedup, *times in self.db.execute(_LOAD_QUEUES):
+            arn = Arn(region, account, name)
+            created, modified, purged = times
+            self.queues[self.key(arn)] = Queue(
                 number,
                 name,
-                self.arn(name),
+                arn,
                 self._lanes[lane],
                 json.loads(attributes),
                 json.loads(tags),
@@ -175,10 +198,32 @@ class Store:
                 created,
                 modified,
                 purged,
+                key=self.key(arn),
             )
 
-    def arn(self, name: str) -> Arn:
-        return Arn(self.region, self.account, name)
+    # Regions and accounts.
+
+    def own(self, caller: Caller, name: str) -> Arn:
+        """The ARN of this name in the caller's region and account."""
+        return Arn(caller.region or self.region, caller.account or self.account, name)
+
+    def key(self, arn: Arn) -> str:
+        """What a queue is called in `queues`, and wherever else queues are told apart."""
+        return arn.name if arn.region == self.region and arn.account == self.account else str(arn)
+
+    def by_arn(self, arn: Arn) -> Queue | None:
+        return self.queues.get(self.key(arn))
+
+    def knows_account(self, account: str) -> bool:
+        """Whether it is the broker's own, or has a queue."""
+        if self._accounts is None:
+            self._accounts = {self.account, *[queue.arn.account for queue in self.queues.values()]}
+        return account in self._accounts
+
+    def forget_addresses(self) -> None:
+        """A queue came or went: a URL may mean another one now."""
+        self.by_url.clear()
+        self._accounts = None
 
     # Transactions.
 
@@ -231,12 +276,11 @@ class Store:
 
     def save_queue(self, queue: Queue) -> None:
         attributes, tags = json.dumps(queue.attributes), json.dumps(queue.tags)
+        where = (queue.arn.region, queue.arn.account, queue.name, queue.lane.id)
         times = (queue.created, queue.modified, queue.purged)
-        self.db.execute(
-            _SAVE_QUEUE, (queue.id, queue.name, queue.lane.id, attributes, tags, int(queue.group_dedup), *times)
-        )
-        self.queues[queue.name] = queue
-        self.by_url.clear()
+        self.db.execute(_SAVE_QUEUE, (queue.id, *where, attributes, tags, int(queue.group_dedup), *times))
+        self.queues[queue.key] = queue
+        self.forget_addresses()
 
     def new_id(self) -> str:
         """A random UUID, version 4, from the engine's own random source."""
@@ -248,13 +292,13 @@ class Store:
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
     def count(self, queue: Queue, name: str, amount: int = 1) -> None:
-        key = (queue.name, name)
+        key = (queue.key, name)
         self.tally[key] = self.tally.get(key, 0) + amount
 
-    def forget_counts(self, name: str) -> None:
-        """A queue is gone; another of the same name starts at 0."""
-        self._forgotten.add(name)
-        self.tally = {key: amount for key, amount in self.tally.items() if key[0] != name}
+    def forget_counts(self, queue: str) -> None:
+        """A queue is gone; another of the same key starts at 0."""
+        self._forgotten.add(queue)
+        self.tally = {key: amount for key, amount in self.tally.items() if key[0] != queue}
 
     def remember_group(self, group: Group) -> None:
         if len(self.groups) >= _GROUPS_KEPT:
