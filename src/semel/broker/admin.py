@@ -86,6 +86,10 @@ class Admin:
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         if refusal := self._refusal(request):
             raise AdminError(403, refusal)
+        own = self._engine.store.account
+        if caller.access is not None and caller.account != own:
+            # It shows all that there is, whatever policies say.
+            raise AdminError(403, f"only users of the broker's own account, {own}, may use the admin interface")
         method = "GET" if request.method == "HEAD" else request.method
         match method, *unquote(url.path).strip("/").split("/"):
             case "GET", "metrics":

@@ -95,16 +95,16 @@ class Broker:
         job = Job(request, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers), self.engine)
         try:
             if self._admin.serves(request.target):
-                public = self._admin.is_public(request.target)
-                job.identity = self._callers.nobody if public else self._authenticate_operator(request)
+                if self._admin.is_public(request.target):
+                    job.identity = self._callers.nobody
+                else:
+                    self._authenticate_operator(job)
                 job.work = self._admin.work(request, job.caller)
             else:
-                job.identity = self._authenticate(request)
+                self._authenticate(job)
                 if refusal := self._origins.refusal_of_call(request):
                     raise ServiceError(ACCESS_DENIED, refusal)
                 job.origin = _origin(request)
-                if self._verifier is not None:
-                    job.access = _access(request, job.identity)
                 job.trace = request.header(b"x-amzn-trace-id") or None
                 job.call = wire.parse(request.method, request.target, request.headers, request.body, job.origin)
                 delay = self._disturb(job.queue) if self.faults.active else 0.0
@@ -130,22 +130,23 @@ class Broker:
         self._pending.append(job)
         self._schedule()
 
-    def _authenticate(self, request: Request) -> Identity:
+    def _authenticate(self, job: Job) -> None:
+        request = job.request
         if self._verifier is None:
-            return self._callers.of(request)
+            job.identity = self._callers.of(request)
+            return
         signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
-        return self._verifier.verify(signed, time())
+        job.identity = self._verifier.verify(signed, time())
+        job.access = _access(request, job.identity)
 
-    def _authenticate_operator(self, request: Request) -> Identity:
-        """Admin requests may also be let in by a key pair as user and password. They see all that there is, whatever
-        policies say: only users of the broker's own account may make them."""
-        if self._verifier is None:
-            return self._callers.of(request)
-        identity = self._verifier.by_password(request.header(b"authorization")) or self._authenticate(request)
-        if identity.account != self.engine.store.account:
-            own = f"only users of the broker's own account, {self.engine.store.account}, may use the admin interface"
-            raise ServiceError(ACCESS_DENIED, f"User: {identity.arn} is not authorized: {own}")
-        return identity
+    def _authenticate_operator(self, job: Job) -> None:
+        """Admin requests may also be let in by a key pair as user and password."""
+        header = job.request.header(b"authorization")
+        known = None if self._verifier is None else self._verifier.by_password(header)
+        if known is None:
+            self._authenticate(job)
+        else:
+            job.identity, job.access = known, _access(job.request, known)
 
     def _disturb(self, queue: str) -> float:
         """Faults that strike before a call is carried out; the seconds by which it is held up."""
