@@ -411,6 +411,22 @@ def test_a_fault_of_one_queue_leaves_that_of_the_same_name_alone() -> None:
         ireland.close()
 
 
+def test_faults_inside_the_rules_are_of_one_queue_too() -> None:
+    with running() as broker:
+        home, ireland = broker.client(), broker.client(region_name="eu-west-1")
+        for kind in ("lost-delete", "duplicate"):
+            broker.faults.clear()
+            broker.faults.set(kind, 1, queue=f"arn:aws:sqs:eu-west-1:{HOME}:{kind}")
+            for client in (home, ireland):
+                client.create_queue(QueueName=kind)
+                client.send_message(QueueUrl=kind, MessageBody="1")
+                (message,) = client.receive_message(QueueUrl=kind)["Messages"]
+                client.delete_message(QueueUrl=kind, ReceiptHandle=message["ReceiptHandle"])
+            assert broker.faults.counts()[kind] == 1
+        home.close()
+        ireland.close()
+
+
 def test_semels_own_tools_see_the_queues_of_their_region() -> None:
     with running() as broker, Client(broker.url, "us-east-1") as home, Client(broker.url, "eu-west-1") as ireland:
         for client in (home, ireland):

@@ -181,6 +181,17 @@ def test_the_region_is_that_of_the_credential_scope_however_it_is_written(json_s
     ireland.client.close()
 
 
+def test_callers_whose_headers_begin_alike_are_told_apart(json_sqs: Sqs) -> None:
+    """Rule 64."""
+    start = "AWS4-HMAC-SHA256 SignedHeaders=host, Credential=a/20260101/"
+    for region in ("eu-west-1", "eu-west-2"):
+        headers = {"Authorization": f"{start}{region}/sqs/aws4_request, Signature=0"}
+        query_call(json_sqs.broker, "CreateQueue", {"QueueName": region}, headers=headers)
+        there = json_sqs.beside(region=region)
+        assert there.list_queues()["QueueUrls"] == [f"{json_sqs.broker.url}/{ACCOUNT}/{region}"]
+        there.client.close()
+
+
 def test_a_presigned_address_is_for_the_region_that_it_was_signed_for(json_sqs: Sqs) -> None:
     """Rule 64: X-Amz-Credential."""
     fields = {"QueueName": "orders", "X-Amz-Credential": f"{OTHER}/20260101/eu-west-1/sqs/aws4_request"}
