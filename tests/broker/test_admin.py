@@ -153,7 +153,7 @@ def test_a_message_is_shown_with_all_that_is_known_of_it(sqs: Service) -> None:
         "Body": "hello",
         "MD5OfBody": sent["MD5OfMessageBody"],
         "Attributes": {
-            "SenderId": "test",
+            "SenderId": "000000000000",
             "SentTimestamp": str(round(now * 1000)),
             "ApproximateReceiveCount": "1",
             "ApproximateFirstReceiveTimestamp": str(round(now * 1000) + 5000),

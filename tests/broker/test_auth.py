@@ -22,7 +22,8 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.broker.auth import Credentials, HttpRequest, Verifier
+from semel.broker.auth import Credentials, HttpRequest, Verifier, user_id_of
+from semel.broker.engine import Identity
 from semel.errors import StartError
 from semel.sqs.errors import ServiceError
 
@@ -103,7 +104,7 @@ def stamp(moment: float) -> str:
 
 
 def accepted(request: HttpRequest, *, by: Verifier = verifier, late: float = 0) -> str:
-    return by.verify(request, signed_at(request) + late)
+    return by.verify(request, signed_at(request) + late).access_key
 
 
 def refused(request: HttpRequest, code: str, *, by: Verifier = verifier, now: float | None = None) -> str:
@@ -298,8 +299,11 @@ def test_each_user_is_told_apart_by_the_access_key() -> None:
     refused(signed(key=("AKIDBOB", SECRET, None)), "SignatureDoesNotMatch", by=both)
 
 
-def test_without_a_region_a_signature_for_any_region_is_accepted() -> None:
-    assert accepted(signed(region="mars-north-7"), by=Verifier({ALICE: SECRET})) == ALICE
+@pytest.mark.parametrize("make", [signed, presigned])
+@pytest.mark.parametrize("region", ["us-east-1", "eu-west-1", "us-gov-west-1", "eusc-de-east-1", "mars-north-7"])
+def test_a_signature_counts_for_the_region_of_its_scope(make: Callable[..., HttpRequest], region: str) -> None:
+    request = make(region=region)
+    assert verifier.verify(request, signed_at(request)).region == region
 
 
 def test_a_header_sent_several_times_is_signed_as_one_joined_by_commas() -> None:
@@ -489,9 +493,10 @@ def test_a_presigned_url_must_say_how_long_it_holds_within_the_limits(expires: s
 
 
 @pytest.mark.parametrize("make", [signed, presigned])
-def test_a_signature_for_another_region_or_service_is_refused(make: Callable[..., HttpRequest]) -> None:
-    text = refused(make(region="eu-west-1"), "SignatureDoesNotMatch")
-    assert text == "Credential should be scoped to a valid region, not 'eu-west-1'."
+def test_a_signature_for_no_region_or_another_service_is_refused(make: Callable[..., HttpRequest]) -> None:
+    for region in ("mars", "eu-west-1x", "EU-WEST-1", "eu_west_1"):
+        text = refused(make(region=region), "SignatureDoesNotMatch")
+        assert text == f"Credential should be scoped to a valid region, not '{region}'."
 
     text = refused(make(service="sns"), "SignatureDoesNotMatch")
     assert text == "Credential should be scoped to correct service: 'sqs'."
@@ -614,7 +619,7 @@ def test_the_date_header_will_do_if_it_has_the_right_form() -> None:
 
     received = as_received("POST", f"{SERVER}/", dict(request.headers.items()), b"")
 
-    assert verifier.verify(received, now) == ALICE
+    assert verifier.verify(received, now).access_key == ALICE
     text = refused(signed(headers={"Date": "filled in by botocore"}), "IncompleteSignature", now=now)
     assert text.startswith("Date must be in ISO-8601 'basic format'. Got '")
 
@@ -711,8 +716,9 @@ def test_signing_keys_are_kept_but_not_without_bound() -> None:
     anywhere = Verifier({ALICE: SECRET})
 
     for number in range(200):
-        accepted(signed(region=f"r{number}"), by=anywhere)
-        accepted(signed(region=f"r{number}"), by=anywhere)
+        region = f"mars-{chr(97 + number // 20)}-{number % 20}"
+        accepted(signed(region=region), by=anywhere)
+        accepted(signed(region=region), by=anywhere)
 
     kept = anywhere._signing_key.cache_info()
     assert (kept.hits, kept.currsize) == (200, 128)
@@ -755,6 +761,36 @@ def test_every_profile_with_a_key_pair_is_one_user(tmp_path: Path) -> None:
     assert accepted(signed(), by=Verifier(found)) == ALICE
 
 
+def test_a_profile_says_its_account_and_user_id_or_gets_them(tmp_path: Path) -> None:
+    pair = "aws_secret_access_key = s\naws_access_key_id"
+    text = f"[a]\n{pair} = A\n[b]\n{pair} = B\naws_account_id = 111122223333\naws_user_id = AIDAB\n"
+    by = Verifier(Credentials.load(credentials(tmp_path, text)), account="999988887777")
+
+    def who(key: str) -> Identity:
+        request = signed(key=(key, "s", None), region="eu-west-1")
+        return by.verify(request, signed_at(request))
+
+    assert who("B") == Identity("B", "111122223333", "AIDAB", "arn:aws:iam::111122223333:user/b", "eu-west-1")
+    a = who("A")
+    assert (a.account, a.arn, a.name) == ("999988887777", "arn:aws:iam::999988887777:user/a", "a")
+    assert re.fullmatch("AIDA[A-Z2-7]{17}", a.user_id)
+
+
+def test_a_user_id_is_stable_and_that_of_one_name_in_one_account() -> None:
+    ids = {user_id_of(account, name) for account in ("111122223333", "444455556666") for name in ("a", "b")}
+    assert len(ids) == 4
+    assert user_id_of("111122223333", "a") == "AIDAQCQ3YAIL4HRXZ2G3J"
+
+
+def test_the_operator_is_the_first_user_of_the_brokers_own_account(tmp_path: Path) -> None:
+    pair = "aws_secret_access_key = s\naws_access_key_id"
+    text = f"[a]\n{pair} = A\naws_account_id = 111122223333\n[b]\n{pair} = B\n"
+    found = Credentials.load(credentials(tmp_path, text))
+
+    assert found.operator("000000000000") == ("B", "s")
+    assert found.operator("111122223333") == ("A", "s")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -773,6 +809,19 @@ def test_every_profile_with_a_key_pair_is_one_user(tmp_path: Path) -> None:
         (
             f"[d]\naws_access_key_id=A\naws_secret_access_key=s\n[e]\naws_access_key_id=A\naws_secret_access_key={SECRET}\n",
             "profile [e] gives A another secret than a profile above. Remove one.",
+        ),
+        (
+            f"[f]\naws_access_key_id=A\naws_secret_access_key={SECRET}\naws_account_id = 12345\n",
+            "profile [f] has an unusable aws_account_id. An AWS account has 12 digits.",
+        ),
+        (
+            f"[g]\naws_access_key_id=A\naws_secret_access_key={SECRET}\naws_user_id = AIDA 1\n",
+            "profile [g] has an unusable aws_user_id. Use",
+        ),
+        (
+            f"[h]\naws_access_key_id=A\naws_secret_access_key={SECRET}\n"
+            f"[i]\naws_access_key_id=A\naws_secret_access_key={SECRET}\naws_account_id = 111122223333\n",
+            "profile [i] puts A into another account than a profile above. Remove one.",
         ),
         (f"aws_secret_access_key = {SECRET}\n", "line 1 is not [profile] or key = value. Correct or remove it."),
         (f"[a]\n{SECRET}\n", "line 2 is not [profile] or key = value. Correct or remove it."),

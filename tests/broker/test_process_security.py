@@ -19,6 +19,8 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from serve_process import Answer, Serve, Starter, request
 
+from semel.broker.auth import user_id_of
+
 KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI/K7MDENG"
 
 
@@ -45,7 +47,7 @@ def test_boto3_with_the_right_secret_is_served(guarded: Serve) -> None:
     url = client.create_queue(QueueName="orders")["QueueUrl"]
     client.send_message(QueueUrl=url, MessageBody="größer & <kleiner>", MessageAttributes=_attribute("ü"))
     (message,) = client.receive_message(QueueUrl=url, AttributeNames=["SenderId"])["Messages"]
-    assert message["Attributes"]["SenderId"] == KEY
+    assert message["Attributes"]["SenderId"] == user_id_of("000000000000", "default")
     client.close()
 
 

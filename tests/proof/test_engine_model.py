@@ -431,7 +431,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     def system_attributes(self, queue: Queue, message: Message) -> dict[str, str]:
         attributes = {
-            "SenderId": "anonymous",
+            "SenderId": "000000000000",
             "SentTimestamp": str(message.sent),
             "ApproximateReceiveCount": str(message.prior + message.receives),
         }

@@ -61,12 +61,14 @@ class Admin:
         """Health says nothing that a stranger may not know, and those who ask for it can seldom sign."""
         return target == f"{PREFIX}health"
 
-    def work(self, request: Request) -> Callable[[int], bytes]:
-        """What to do for a request; whatever is wrong with it becomes a JSON answer that says so."""
+    def work(self, request: Request, caller_at: Callable[[int], Caller]) -> Callable[[int], bytes]:
+        """What to do for a request; whatever is wrong with it becomes a JSON answer that says so.
+
+        A name means the queue of the caller's region and account; others are given, and shown, by their ARNs."""
 
         def answer(now: int) -> bytes:
             try:
-                content = self._route(request)(now)
+                content = self._route(request, caller_at(now))(now)
             except AdminError as error:
                 return _json(error.status, {"error": str(error)}, request)
             except FaultError as error:
@@ -79,11 +81,15 @@ class Admin:
 
         return answer
 
-    def _route(self, request: Request) -> Work:
+    def _route(self, request: Request, caller: Caller) -> Work:
         url = urlsplit(request.target)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         if refusal := self._refusal(request):
             raise AdminError(403, refusal)
+        own = self._engine.store.account
+        if caller.access is not None and caller.account != own:
+            # It shows all that there is, whatever policies say.
+            raise AdminError(403, f"only users of the broker's own account, {own}, may use the admin interface")
         method = "GET" if request.method == "HEAD" else request.method
         match method, *unquote(url.path).strip("/").split("/"):
             case "GET", "metrics":
@@ -93,22 +99,24 @@ class Admin:
             case "GET", "_semel", "health":
                 return lambda now: {"status": "ok", "version": __version__, "now": now / 1000}
             case "GET", "_semel", "queues":
-                return self._queues
+                return lambda now: self._queues(caller, now)
             case "GET", "_semel", "queues", name, "messages":
-                return lambda now: self._peek(name, query, parse_qs(url.query).get("attribute", []), now)
+                key = self._engine.key(name, caller)
+                return lambda now: self._peek(key, query, parse_qs(url.query).get("attribute", []), now)
             case "POST", "_semel", "queues", name, "messages":
-                return lambda now: self._peek_by(name, _body(request), now)
+                key = self._engine.key(name, caller)
+                return lambda now: self._peek_by(key, _body(request), now)
             case "POST", "_semel", "queues", name, "receive":
-                return lambda now: self._receive(name, _body(request), now)
+                key = self._engine.key(name, caller)
+                return lambda _now: self._receive(key, _body(request), caller)
             case "GET", "_semel", "history":
-                wanted = parse_qs(url.query).get("queue", [])
-                return lambda _now: self._history.described(wanted, _since(query))
+                return lambda _now: self._past(parse_qs(url.query).get("queue", []), _since(query), caller)
             case "GET", "_semel", "faults":
-                return lambda _now: self._faults.described() | {"kinds": MEANING}
+                return lambda _now: self._described(caller) | {"kinds": MEANING}
             case "PUT", "_semel", "faults":
-                return lambda _now: self._set_fault(_body(request))
+                return lambda _now: self._set_fault(_body(request), caller)
             case "DELETE", "_semel", "faults":
-                return lambda _now: self._clear_faults(query.get("kind"))
+                return lambda _now: self._clear_faults(query.get("kind"), caller)
             case "GET", "_semel", "clock":
                 return lambda now: {"now": now / 1000, "manual": self._clock.manual}
             case "POST", "_semel", "clock", "advance":
@@ -116,14 +124,14 @@ class Admin:
             case _:
                 raise AdminError(404, f"there is nothing at {request.method} {url.path}; see the documentation")
 
-    def _queues(self, now: int) -> dict[str, Any]:
-        return {
-            "queues": [
-                {"name": name, "arn": str(queue.arn), "fifo": queue.fifo, "attributes": queue.effective}
-                | self._engine.measure(name, now)._asdict()
-                for name, queue in sorted(self._engine.store.queues.items())
-            ]
-        }
+    def _queues(self, caller: Caller, now: int) -> dict[str, Any]:
+        queues = [
+            {"name": self._engine.shown(queue.key, caller), "arn": str(queue.arn), "fifo": queue.fifo}
+            | {"attributes": queue.effective}
+            | self._engine.measure(queue.key, now)._asdict()
+            for queue in self._engine.store.queues.values()
+        ]
+        return {"queues": sorted(queues, key=lambda row: row["name"])}
 
     def _peek(self, name: str, query: dict[str, str], attributes: list[str], now: int) -> dict[str, Any]:
         unknown = query.keys() - _FILTERS
@@ -172,7 +180,13 @@ class Admin:
             query["ids"] = ",".join(ids)
         return self._peek(name, query, [f"{key}={value}" for key, value in attributes.items()], now)
 
-    def _receive(self, name: str, body: dict[str, Any], now: int) -> dict[str, Any]:
+    def _past(self, wanted: list[str], since: float, caller: Caller) -> dict[str, Any]:
+        history = self._history.described([self._engine.key(name, caller) for name in wanted], since)
+        return history | {
+            "queues": {self._engine.shown(key, caller): columns for key, columns in history["queues"].items()}
+        }
+
+    def _receive(self, name: str, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
         ids = _check_ids(body.get("ids"))
         places, visibility = body.get("places"), body.get("visibility", 30)
         if type(visibility) is not int or not 1 <= visibility <= limits.MAX_VISIBILITY:
@@ -183,20 +197,27 @@ class Admin:
             and all(type(place) is int and 0 < place < _NEWEST_PLACE for place in places)
         ):
             raise AdminError(400, "places are as many numbers as there are ids, as a peek shows them")
-        return self._engine.receive_ids(name, ids, places, visibility, Caller(now))
+        return self._engine.receive_ids(name, ids, places, visibility, caller)
 
-    def _set_fault(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _described(self, caller: Caller) -> dict[str, Any]:
+        described = self._faults.described()
+        for setting in described["faults"]:
+            setting["queue"] = setting["queue"] and self._engine.shown(setting["queue"], caller)
+        return described
+
+    def _set_fault(self, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
         kind, rate, queue, amount = (body.get(key) for key in ("kind", "rate", "queue", "milliseconds"))
         if not isinstance(kind, str) or rate is None:
             raise AdminError(400, 'a fault is set with {"kind": "duplicate", "rate": 0.05}, and "queue" for only one')
         if not isinstance(queue, str | None):
-            raise AdminError(400, "queue is the name of a queue")
-        self._faults.set(kind, rate, queue=queue, milliseconds=amount)
-        return self._faults.described()
+            raise AdminError(400, "queue is the name of a queue, or its ARN")
+        key = None if queue is None else self._engine.key(queue, caller)
+        self._faults.set(kind, rate, queue=key, milliseconds=amount)
+        return self._described(caller)
 
-    def _clear_faults(self, kind: str | None) -> dict[str, Any]:
+    def _clear_faults(self, kind: str | None, caller: Caller) -> dict[str, Any]:
         self._faults.clear(kind)
-        return self._faults.described()
+        return self._described(caller)
 
     def _advance(self, body: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(self._clock, ManualClock):

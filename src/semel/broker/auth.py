@@ -15,7 +15,7 @@ from __future__ import annotations
 import configparser
 import hmac
 import re
-from base64 import b64decode
+from base64 import b32encode, b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from semel.broker.engine.addresses import ACCOUNT, REGION
+from semel.broker.engine.identity import Identity
 from semel.errors import StartError
 from semel.sqs import errors
 from semel.sqs.errors import ServiceError
@@ -34,10 +36,12 @@ _TERMINATOR: Final = b"aws4_request"
 _SKEW: Final = 900
 _LONGEST_LIFETIME: Final = 604_800
 _SIGNING_KEYS_KEPT: Final = 128
+_IDENTITIES_KEPT: Final = 1_024
 _LARGEST_EXPLANATION: Final = 4_096
 _TIMESTAMP: Final = re.compile(rb"\d{8}T\d{6}Z")
 # The slash and the comma separate the parts of a credential in the Authorization header.
 _ACCESS_KEY: Final = re.compile(r"[!-+.0-~-]{1,128}")
+_USER_ID: Final = re.compile(r"[\w+=,.@:-]{1,128}", re.ASCII)
 # With two of these it would be open which one is meant.
 _ONLY_ONCE: Final = frozenset(
     b"authorization content-type date host x-amz-content-sha256 x-amz-date x-amz-security-token x-amz-target".split()
@@ -58,8 +62,26 @@ class HttpRequest:
     body: bytes
 
 
+class User(NamedTuple):
+    """The profile that a key pair stands in. Empty is what the file leaves open."""
+
+    name: str
+    account: str = ""
+    user_id: str = ""
+
+
 class Credentials(dict[str, str]):
     """Who may call: access key id to secret access key. Printed, it shows the ids only."""
+
+    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
+        super().__init__(secrets or {})
+        self.users: dict[str, User] = {}
+
+    def operator(self, account: str) -> tuple[str, str]:
+        """The first key pair of the broker's own account, which may use the admin interface; else the first of all."""
+        mine = (key for key, user in self.users.items() if user.account in ("", account))
+        key = next(mine, next(iter(self)))
+        return key, self[key]
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
@@ -76,6 +98,12 @@ class Credentials(dict[str, str]):
                 raise StartError(f"{where} has an unusable aws_access_key_id. Use letters and digits only.")
             if access_key and secrets.setdefault(access_key, secret) != secret:
                 raise StartError(f"{where} gives {access_key} another secret than a profile above. Remove one.")
+            if access_key:
+                user = _user(profiles, name, where)
+                if secrets.users.setdefault(access_key, user)[1:] != user[1:]:
+                    raise StartError(
+                        f"{where} puts {access_key} into another account than a profile above. Remove one."
+                    )
         if not secrets:
             raise StartError(
                 f"{path}: no profile has a key pair. Add a line [default] and below it "
@@ -85,6 +113,21 @@ class Credentials(dict[str, str]):
 
     def __repr__(self) -> str:
         return f"Credentials({', '.join(self)})"
+
+
+def _user(profiles: configparser.RawConfigParser, name: str, where: str) -> User:
+    account = profiles.get(name, "aws_account_id", fallback="")
+    user_id = profiles.get(name, "aws_user_id", fallback="")
+    if account and not ACCOUNT.match(account):
+        raise StartError(f"{where} has an unusable aws_account_id. An AWS account has 12 digits.")
+    if user_id and not _USER_ID.fullmatch(user_id):
+        raise StartError(f"{where} has an unusable aws_user_id. Use up to 128 letters and digits, as in AIDAEXAMPLE.")
+    return User(name, account, user_id)
+
+
+def user_id_of(account: str, name: str) -> str:
+    """An id as IAM gives users, always the same for this name in this account."""
+    return "AIDA" + b32encode(sha256(f"{account}:{name}".encode()).digest()).decode()[:17]
 
 
 def _profiles(path: Path) -> configparser.RawConfigParser:
@@ -116,26 +159,44 @@ class _Signature(NamedTuple):
 
 
 class Verifier:
-    """Checks requests against a set of credentials. With `region`, only signatures for that region count."""
+    """Checks requests against a set of credentials. A user is of `account` unless the credentials say otherwise;
+    `region` is for those who sign for none."""
 
-    def __init__(self, credentials: Mapping[str, str], *, service: str = "sqs", region: str | None = None) -> None:
+    def __init__(
+        self,
+        credentials: Mapping[str, str],
+        *,
+        service: str = "sqs",
+        region: str = "us-east-1",
+        account: str = "000000000000",
+    ) -> None:
         self._secrets = dict(credentials)
+        self._users = credentials.users if isinstance(credentials, Credentials) else {}
         self._service = service.encode()
-        self._region = None if region is None else region.encode()
+        self._region, self._account = region, account
+        self._identity = lru_cache(maxsize=_IDENTITIES_KEPT)(self._make_identity)
         self._signing_key = lru_cache(maxsize=_SIGNING_KEYS_KEPT)(_signing_key)
 
-    def allows(self, authorization: str) -> bool:
-        """Whether an HTTP Basic header names a key pair: for monitoring, which cannot sign."""
+    def _make_identity(self, access_key: str, region: str) -> Identity:
+        user = self._users.get(access_key) or User(access_key)
+        account = user.account or self._account
+        user_id = user.user_id or user_id_of(account, user.name)
+        return Identity(access_key, account, user_id, f"arn:aws:iam::{account}:user/{user.name}", region)
+
+    def by_password(self, authorization: str) -> Identity | None:
+        """Whose key pair an HTTP Basic header names: for monitoring, which cannot sign."""
         scheme, _, encoded = authorization.partition(" ")
         try:
             access_key, _, secret = b64decode(encoded, validate=True).decode().partition(":")
         except ValueError:
-            return False
+            return None
         known = self._secrets.get(access_key)
-        return scheme.lower() == "basic" and known is not None and hmac.compare_digest(known.encode(), secret.encode())
+        if scheme.lower() != "basic" or known is None or not hmac.compare_digest(known.encode(), secret.encode()):
+            return None
+        return self._identity(access_key, self._region)
 
-    def verify(self, request: HttpRequest, now: float) -> str:
-        """The access key id that signed `request`, or the ServiceError that AWS would answer with."""
+    def verify(self, request: HttpRequest, now: float) -> Identity:
+        """Who signed `request`, and for which region; or the ServiceError that AWS would answer with."""
         headers = _by_name(request.headers)
         path, _, query = request.target.encode("utf-8", "surrogatepass").partition(b"?")
         parameters = _decoded(query) if query else []
@@ -169,7 +230,7 @@ class Verifier:
         key = self._signing_key(secret, date, region, self._service)
         if not hmac.compare_digest(hmac.digest(key, to_sign, "sha256").hex().encode(), signature.signature):
             raise _mismatch(canonical, to_sign)
-        return access_key
+        return self._identity(access_key, region.decode())
 
     def _check_scope(self, signature: _Signature) -> tuple[str, bytes, bytes]:
         """Access key id, date and region of the credential."""
@@ -184,7 +245,7 @@ class Verifier:
             )
         access_key, date, region, service, terminator = parts
         wrong = []
-        if self._region is not None and region != self._region:
+        if not REGION.match(region.decode("latin-1")):
             wrong.append(f"Credential should be scoped to a valid region, not '{_shown(region)}'.")
         if service != self._service:
             wrong.append(f"Credential should be scoped to correct service: '{self._service.decode()}'.")

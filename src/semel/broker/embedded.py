@@ -97,7 +97,7 @@ class EmbeddedBroker:
         # One answer is bounded in size; large messages take several.
         while len(found) < limit:
             query = urlencode({**wanted, "limit": min(limit - len(found), 1000), "after": after})
-            page = self.admin("GET", f"queues/{quote(queue)}/messages?{query}")
+            page = self.admin("GET", f"queues/{quote(queue, safe='')}/messages?{query}")
             found += page["Messages"]
             if "Next" not in page:
                 break
@@ -177,7 +177,7 @@ def running(
     except BaseException:
         thread.join()
         raise
-    key_pair = next(iter(Credentials.load(options.credentials).items())) if options.credentials else None
+    key_pair = Credentials.load(options.credentials).operator(account) if options.credentials else None
     try:
         yield EmbeddedBroker(started.url, region, key_pair)
     finally:

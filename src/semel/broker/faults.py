@@ -155,11 +155,11 @@ class Faults:
     def visibility(self, queue: Queue, timeout: int) -> int:
         if not self._settings or timeout == 0:
             return timeout
-        if not queue.fifo and self.strikes(Fault.DUPLICATE, queue.name):
+        if not queue.fifo and self.strikes(Fault.DUPLICATE, queue.key):
             return 0
-        if self.strikes(Fault.EARLY_VISIBILITY, queue.name):
+        if self.strikes(Fault.EARLY_VISIBILITY, queue.key):
             return int(timeout * self.chance(Fault.EARLY_VISIBILITY))
         return timeout
 
     def loses_delete(self, queue: Queue) -> bool:
-        return not queue.fifo and self.strikes(Fault.LOST_DELETE, queue.name) is not None
+        return not queue.fifo and self.strikes(Fault.LOST_DELETE, queue.key) is not None

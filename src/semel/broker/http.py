@@ -55,6 +55,11 @@ class Request:
         return default if value is None else value.decode("latin-1")
 
     @property
+    def peer(self) -> str:
+        """The IP address at the other end of the connection."""
+        return self._connection.peer
+
+    @property
     def hung_up(self) -> bool:
         """Whether the client has gone, also if the event loop has not heard of it yet."""
         return self._connection.hung_up()
@@ -113,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._requests: deque[Request] = deque()
         self._poll: select.poll | None = None
+        self.peer = ""
         self._busy_since: float | None = None
         self.quiet_since = monotonic()
         self._raw_bytes = 0  # received since the end of the last request
@@ -133,6 +139,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
+        name = transport.get_extra_info("peername")
+        self.peer = str(name[0]).partition("%")[0] if isinstance(name, tuple) else ""
         if len(self._connections) >= self._limit:
             self._refuse(503, f"more than {self._limit} connections")
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semel.broker import protocol as wire
-from semel.broker.engine import Received
+from semel.broker.engine import Access, Caller, Engine, Identity, Received
 from semel.broker.http import Request
 from semel.sqs.errors import ServiceError
 
@@ -17,11 +17,13 @@ class Job:
     """One call on its way through the broker."""
 
     # Most jobs need few of these, and there are many jobs: what is not set is shared.
+    identity: Identity
     call: wire.Call | None = None
     work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
     origin: str = ""
-    sender: str = ""
     trace: str | None = None
+    access: Access | None = None  # if the signature was checked
+    _queue: str | None = None
     deadline: int = 0  # of a parked poll, by the broker's clock
     timer: asyncio.TimerHandle | None = None
     result: dict[str, Any] | Received | None = None
@@ -29,7 +31,8 @@ class Job:
     performed: int = 0  # when, by the broker's clock
     answer: bytes = b""
 
-    def __init__(self, request: Request, request_id: str, protocol: wire.Protocol) -> None:
+    def __init__(self, request: Request, request_id: str, protocol: wire.Protocol, engine: Engine) -> None:
+        self._engine = engine
         self.request = request
         self.request_id = request_id
         self.protocol = protocol
@@ -38,12 +41,16 @@ class Job:
     def is_receive(self) -> bool:
         return self.call is not None and self.call.operation.name == "ReceiveMessage"
 
+    def caller(self, now: int) -> Caller:
+        who = self.identity
+        return Caller(now, self.origin, who.user_id, self.trace, who.region, who.account, self.access)
+
     @property
     def queue(self) -> str:
-        """The queue that a call is about; empty if it is about none."""
-        params = self.call.params if self.call is not None else {}
-        url = params.get("QueueUrl")
-        return str(url.rpartition("/")[2] if url else params.get("QueueName", ""))
+        """The key of the queue that a call is about; empty if it is about none. Once asked, it stays the same."""
+        if self._queue is None:
+            self._queue = "" if self.call is None else self._engine.key_of_call(self.call.params, self.caller(0))
+        return self._queue
 
 
 @dataclass(slots=True)

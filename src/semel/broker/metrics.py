@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from semel.broker.engine import Engine
+from semel.broker.engine.attributes import Arn
 from semel.broker.faults import Faults
 
 # (name, help, the engine's counter)
@@ -51,19 +52,27 @@ def _families(engine: Engine, faults: Faults, now: int) -> Iterator[Metric]:
     for name, about, total in _COUNTERS:
         family = Metric(f"sqs_{name}", about, "counter")
         for queue in measures:
-            family.add_sample(f"sqs_{name}_total", {"QueueName": queue}, totals[queue, total])
+            family.add_sample(f"sqs_{name}_total", _labels(queue), totals[queue, total])
         yield family
     for name, about, field in _GAUGES:
         family = Metric(f"sqs_{name}", about, "gauge")
         for queue, measured in measures.items():
-            family.add_sample(f"sqs_{name}", {"QueueName": queue}, getattr(measured, field))
+            family.add_sample(f"sqs_{name}", _labels(queue), getattr(measured, field))
         yield family
     sizes = Metric("sqs_SentMessageSize", "Bytes of the messages sent.", "summary")
     for queue in measures:
-        sizes.add_sample("sqs_SentMessageSize_sum", {"QueueName": queue}, totals[queue, "sent_bytes"])
-        sizes.add_sample("sqs_SentMessageSize_count", {"QueueName": queue}, totals[queue, "sent"])
+        sizes.add_sample("sqs_SentMessageSize_sum", _labels(queue), totals[queue, "sent_bytes"])
+        sizes.add_sample("sqs_SentMessageSize_count", _labels(queue), totals[queue, "sent"])
     yield sizes
     injected = Metric("semel_faults_injected", "Faults that the broker injected on purpose.", "counter")
     for (kind, queue), count in sorted(faults.counts_by_queue().items()):
-        injected.add_sample("semel_faults_injected_total", {"QueueName": queue, "kind": kind}, count)
+        injected.add_sample("semel_faults_injected_total", {**_labels(queue), "kind": kind}, count)
     yield injected
+
+
+def _labels(key: str) -> dict[str, str]:
+    """The queue's name; for those that are not of the broker's own region and account, these as well."""
+    arn = Arn.parse(key)
+    return (
+        {"QueueName": key} if arn is None else {"QueueName": arn.name, "Region": arn.region, "AccountId": arn.account}
+    )

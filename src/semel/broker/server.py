@@ -20,8 +20,9 @@ from typing import Final
 from semel.broker import protocol as wire
 from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
+from semel.broker.callers import Callers
 from semel.broker.clock import Clock
-from semel.broker.engine import NEVER, Caller, Engine, Received
+from semel.broker.engine import NEVER, Access, Engine, Identity, Received
 from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
@@ -42,6 +43,7 @@ _TICK_SECONDS: Final = 10.0
 _SECOND_TRY_SECONDS: Final = 0.2
 _DISK_SECONDS: Final = 0.02
 _RESERVE: Final = 32 * 1024 * 1024  # more than twice the log at its longest
+_LONGEST_AGENT: Final = 1_024
 _GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 
@@ -67,6 +69,7 @@ class Broker:
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._verifier = verifier
+        self._callers = Callers(engine.store.region, engine.store.account)
         self._history = History(engine)
         self._origins = Origins(allowed_hosts, signed=verifier is not None)
         self._admin = Admin(engine, clock, faults, self._history, self.time_passed, self._origins.refusal)
@@ -95,18 +98,19 @@ class Broker:
     # In: from a request to a job.
 
     def accept(self, request: Request) -> None:
-        job = Job(request, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers))
+        job = Job(request, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers), self.engine)
         try:
             if self._admin.serves(request.target):
-                if not self._admin.is_public(request.target):
-                    self._authenticate_operator(request)
-                job.work = self._admin.work(request)
+                if self._admin.is_public(request.target):
+                    job.identity = self._callers.nobody
+                else:
+                    self._authenticate_operator(job)
+                job.work = self._admin.work(request, job.caller)
             else:
-                sender = self._authenticate(request)
+                self._authenticate(job)
                 if refusal := self._origins.refusal_of_call(request):
                     raise ServiceError(ACCESS_DENIED, refusal)
                 job.origin = _origin(request)
-                job.sender = sender
                 job.trace = request.header(b"x-amzn-trace-id") or None
                 job.call = wire.parse(request.method, request.target, request.headers, request.body, job.origin)
                 delay = self._disturb(job.queue) if self.faults.active else 0.0
@@ -132,18 +136,23 @@ class Broker:
         self._pending.append(job)
         self._schedule()
 
-    def _authenticate(self, request: Request) -> str:
-        if self._verifier is not None:
-            signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
-            return self._verifier.verify(signed, time())
-        # Nobody's signature is checked, but a message still says whose it is.
-        _, found, rest = request.headers.get(b"authorization", b"").partition(b"Credential=")
-        return rest[: rest.find(b"/")].decode("latin-1") if found else "anonymous"
+    def _authenticate(self, job: Job) -> None:
+        request = job.request
+        if self._verifier is None:
+            job.identity = self._callers.of(request)
+            return
+        signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
+        job.identity = self._verifier.verify(signed, time())
+        job.access = _access(request, job.identity)
 
-    def _authenticate_operator(self, request: Request) -> None:
+    def _authenticate_operator(self, job: Job) -> None:
         """Admin requests may also be let in by a key pair as user and password."""
-        if self._verifier is not None and not self._verifier.allows(request.header(b"authorization")):
-            self._authenticate(request)
+        header = job.request.header(b"authorization")
+        known = None if self._verifier is None else self._verifier.by_password(header)
+        if known is None:
+            self._authenticate(job)
+        else:
+            job.identity, job.access = known, _access(job.request, known)
 
     def _disturb(self, queue: str) -> float:
         """Faults that strike before a call is carried out; the seconds by which it is held up."""
@@ -277,7 +286,7 @@ class Broker:
             batch.done.append(job)
             return
         assert job.call is not None
-        caller = Caller(now, job.origin, job.sender, job.trace)
+        caller = job.caller(now)
         job.error = None
         try:
             if self._disk_failure:
@@ -287,7 +296,7 @@ class Broker:
             job.result = self.engine.call(job.call.operation.name, job.call.params, caller)
             job.performed = now
             if not job.result and job.is_receive and not self._stopping and not job.deadline:
-                wait = self.engine.wait_seconds(job.call.params)
+                wait = self.engine.wait_seconds(job.call.params, caller)
                 if wait:
                     job.deadline = now + wait * 1000
                     batch.parked.append(job)
@@ -512,6 +521,11 @@ class Broker:
 def _origin(request: Request) -> str:
     scheme = "https" if request.headers.get(b"x-forwarded-proto") == b"https" else "http"
     return f"{scheme}://{request.header(b'host', 'localhost')}"
+
+
+def _access(request: Request, identity: Identity) -> Access:
+    agent = request.header(b"user-agent")[:_LONGEST_AGENT]
+    return Access(identity, request.peer, agent, request.headers.get(b"x-forwarded-proto") == b"https")
 
 
 def _failure(cause: Exception) -> ServiceError:

@@ -19,6 +19,7 @@ from typing import Final
 from semel.broker.auth import Credentials, Verifier
 from semel.broker.clock import ManualClock, SystemClock
 from semel.broker.engine import Engine
+from semel.broker.engine.addresses import ACCOUNT, REGION
 from semel.broker.engine.schema import DATABASE_NAME, open_database
 from semel.broker.faults import Faults, Setting
 from semel.broker.protocol import is_warm, warm_up
@@ -28,7 +29,6 @@ from semel.sqs.hosts import is_loopback
 
 DEFAULT_PORT: Final = 9324
 DEFAULT_DATA: Final = Path("semel-data")
-_REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Options:
 
     def check(self) -> None:
         """Raises StartError with the way out."""
-        if not re.fullmatch(r"\d{12}", self.account):
+        if not ACCOUNT.match(self.account):
             raise StartError(f"--account {self.account}: an AWS account has 12 digits")
-        if not _REGION.match(self.region):
+        if not REGION.match(self.region):
             raise StartError(f"--region {self.region}: not a region; write for example eu-west-1")
         if not 0 <= self.port <= 65535:
             raise StartError(f"--port {self.port}: a port is a number from 0 to 65535; 0 picks a free one")
@@ -113,20 +113,20 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
         chosen = setting if isinstance(setting, Setting) else Setting(setting)
         faults.set(kind, chosen.rate, milliseconds=chosen.milliseconds)
     rng = Random()  # seeded by the operating system; ids need to be unique, not secret
+    home = {"region": options.region, "account": options.account}
     db = open_database(options.data)
     try:
         engine = Engine(
             db,
             rng,
-            account=options.account,
-            region=options.region,
+            **home,
             cooldowns=options.cooldowns,
             faults=faults,
         )
     except sqlite3.Error as error:
         db.close()
         raise StartError(f"data folder {options.data}: {error}; move it away, or choose another with --data") from None
-    verifier = Verifier(credentials, region=options.region) if credentials is not None else None
+    verifier = Verifier(credentials, **home) if credentials is not None else None
     clock = ManualClock() if options.manual_clock else SystemClock()
     broker = Broker(
         engine,

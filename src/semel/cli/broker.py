@@ -41,12 +41,15 @@ def add_to(commands: Any) -> None:
     where = parser.add_mutually_exclusive_group()
     option(where, "--data FOLDER", "folder of the queues (default: ./semel-data)", type=Path)
     option(where, "--ephemeral", "keep queues in memory only")
-    option(parser, "--account ID", "AWS account id of the queues", default="000000000000", type=str)
-    option(parser, "--region REGION", "AWS region of the queues", default="us-east-1", type=str)
+    option(parser, "--account ID", "AWS account of callers who have no other", default="000000000000", type=str)
+    option(
+        parser, "--region REGION", "AWS region of calls that are not signed for another", default="us-east-1", type=str
+    )
     option(
         parser,
         "--credentials FILE",
-        "check AWS signatures against the key pairs in FILE, which looks like ~/.aws/credentials",
+        "check AWS signatures against the key pairs in FILE, which looks like ~/.aws/credentials, and enforce the "
+        "policies of queues. A profile may have aws_account_id and aws_user_id",
         type=Path,
     )
     option(parser, "--insecure", "accept other machines without credentials")

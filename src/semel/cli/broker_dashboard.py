@@ -79,7 +79,7 @@ class Dashboard:
             # The broker does not look at signatures: anything will do to make one.
             found |= {"AWS_ACCESS_KEY_ID": "semel", "AWS_SECRET_ACCESS_KEY": "semel"}
         else:
-            access_key, secret = next(iter(Credentials.load(self._options.credentials).items()))
+            access_key, secret = Credentials.load(self._options.credentials).operator(self._options.account)
             found |= {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
         found.pop("AWS_PROFILE", None)
         found.pop("AWS_SESSION_TOKEN", None)

@@ -43,6 +43,7 @@ BAD_HANDLE = "ReceiptHandleIsInvalid"
 NOT_FOUND = "ResourceNotFoundException"
 BAD_ATTRIBUTE_NAME = "InvalidAttributeName"
 BAD_ATTRIBUTE_VALUE = "InvalidAttributeValue"
+ACCESS_DENIED = "AccessDenied"
 
 
 class ErrorKind(NamedTuple):
@@ -74,6 +75,7 @@ ERRORS: Mapping[str, ErrorKind] = {
     "InvalidMessageContents": ErrorKind("InvalidMessageContents"),
     INVALID_VALUE: ErrorKind("InvalidParameterValueException"),
     MISSING: ErrorKind("MissingRequiredParameterException"),
+    ACCESS_DENIED: ErrorKind("AccessDeniedException", 403),
 }
 
 
@@ -193,14 +195,22 @@ def _session(protocol: str) -> Any:
     return session
 
 
-def connect(url: str, protocol: str, *, validate: bool = False) -> Any:
+def connect(
+    url: str,
+    protocol: str,
+    *,
+    validate: bool = False,
+    region: str = REGION,
+    access_key: str = "anyone",
+    secret: str = "anything",
+) -> Any:
     """A botocore client that speaks `protocol`; unless told to, it lets bad parameters through to the server."""
     return _session(protocol).create_client(
         "sqs",
         endpoint_url=url,
-        region_name=REGION,
-        aws_access_key_id="anyone",
-        aws_secret_access_key="anything",
+        region_name=region,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret,
         config=Config(
             parameter_validation=validate, retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30
         ),
@@ -221,11 +231,15 @@ class Counts(NamedTuple):
 class Sqs:
     """Every operation as a method (`sqs.send_message(QueueUrl=…)`), and short names for what most tests do."""
 
-    def __init__(self, broker: Broker, protocol: str) -> None:
+    def __init__(self, broker: Broker, protocol: str, **caller: str) -> None:
         self.broker = broker
         self.protocol = protocol
-        self.client: Any = connect(broker.url, protocol)
+        self.client: Any = connect(broker.url, protocol, **caller)  # type: ignore[arg-type]
         self.metadata: dict[str, Any] = {}
+
+    def beside(self, **caller: str) -> Sqs:
+        """The same service for another caller: `region`, `access_key`, `secret`."""
+        return Sqs(self.broker, self.protocol, **caller)
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         method = getattr(self.client, operation)

@@ -432,3 +432,53 @@ def test_an_attempt_that_got_nothing_may_get_something_later(sqs: Sqs) -> None:
     assert sqs.receive(url, ReceiveRequestAttemptId="try") == []
     send(sqs, url, "a")
     assert bodies(sqs.receive(url, ReceiveRequestAttemptId="try")) == ["a"]
+
+
+# ---- turns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["put back", "timed out", "deleted"])
+def test_groups_take_turns(sqs: Sqs, end: str) -> None:
+    """Rule 54: a group from which a message was received goes behind those that were not."""
+    url = sqs.create_fifo()
+    for round_number in range(3):
+        for group in "abc":
+            send(sqs, url, f"{group}{round_number}", group, dedup=f"{group}{round_number}")
+    seen = []
+    for _ in range(6):
+        message = sqs.receive_one(url, VisibilityTimeout=30)
+        seen.append(message["Body"])
+        if end == "put back":
+            sqs.change(url, message, 0)
+        elif end == "timed out":
+            sqs.advance(31)
+        else:
+            sqs.delete(url, message)
+    if end == "deleted":
+        assert seen == ["a0", "b0", "c0", "a1", "b1", "c1"]
+    else:
+        assert seen == ["a0", "b0", "c0"] * 2
+
+
+def test_a_receive_fills_up_from_one_group_before_the_next_takes_its_turn(sqs: Sqs) -> None:
+    """Rule 54: within a group the order never changes."""
+    url = sqs.create_fifo()
+    for group, body in ("a1", "b1", "a2", "b2", "a3"):
+        send(sqs, url, group + body, group, dedup=group + body)
+    first = sqs.receive(url, 2, VisibilityTimeout=0)
+    assert bodies(first) == ["a1", "a2"]
+    assert bodies(sqs.receive(url, 3, VisibilityTimeout=0)) == ["b1", "b2", "a1"]
+
+
+def test_a_busy_group_does_not_make_another_wait_for_ever(sqs: Sqs) -> None:
+    """Rule 54: nor does one that is empty each time its message was deleted, and then gets another."""
+    url = sqs.create_fifo()
+    for number in range(4):
+        send(sqs, url, f"patient {number}", "patient", dedup=f"p{number}")
+    seen = []
+    for number in range(6):
+        send(sqs, url, f"busy {number}", "busy", dedup=f"b{number}")
+        message = sqs.receive_one(url)
+        seen.append(message["Body"].split()[0])
+        sqs.delete(url, message)
+    assert seen.count("patient") >= 3

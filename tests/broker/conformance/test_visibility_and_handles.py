@@ -221,6 +221,21 @@ def test_a_change_after_the_timeout_succeeds_without_effect(sqs: Sqs) -> None:
     assert len(sqs.receive(url)) == 1
 
 
+def test_an_older_handle_changes_the_visibility_of_a_message_in_flight(sqs: Sqs) -> None:
+    """Rule 55: Standard; it takes effect, it is not merely accepted."""
+    url = sqs.create()
+    sqs.send(url, "a")
+    older = sqs.receive_one(url, VisibilityTimeout=5)
+    sqs.advance(6)
+    sqs.receive_one(url, VisibilityTimeout=30)
+    sqs.change(url, older, 0)
+    newest = sqs.receive_one(url, VisibilityTimeout=30)
+    sqs.change(url, older, 100)
+    sqs.advance(50)
+    assert sqs.receive(url) == []
+    sqs.delete(url, newest)
+
+
 def test_a_change_by_a_superseded_handle_is_no_error(sqs: Sqs) -> None:
     """Rules 4 and 8: on standard an old handle is never refused while the message is there."""
     url = sqs.create()

@@ -12,7 +12,7 @@ from semel.broker.engine.store import Queue, Store
 def dead_letter(store: Store, queue: Queue, row: Row, now: int) -> bool:
     """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then it stays."""
     assert queue.redrive is not None
-    target = store.queues.get(queue.redrive.target.name)
+    target = store.by_arn(queue.redrive.target)
     if target is None:
         return False
     state = queue.generation.states[row.id & NUMBER_MASK]
@@ -59,4 +59,4 @@ def _insert(store: Store, target: Queue, row: Row, *, delay: int, now: int) -> N
     if late:
         generation.add_late(row.enqueued, number)
         generation.expiry_floor = min(generation.expiry_floor, row.enqueued + target.retention)
-    store.woken.add(target.name)
+    store.woken.add(target.key)

@@ -40,9 +40,9 @@ _LONGEST_LOG: Final = 100_000
 First = tuple[str, int]
 
 
-def digest(lane: int, scope: str, dedup_id: str) -> bytes:
-    """What a dedup id is looked up by; a purged queue has a new lane and so an empty window."""
-    return blake2b(f"{lane}\0{scope}\0{dedup_id}".encode(), digest_size=16).digest()
+def digest(generation: int, scope: str, dedup_id: str) -> bytes:
+    """What a dedup id is looked up by; a purged queue is a new generation and has an empty window."""
+    return blake2b(f"{generation}\0{scope}\0{dedup_id}".encode(), digest_size=16).digest()
 
 
 class DedupWindow:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from semel.broker.engine import (
     acknowledge,
+    lookup,
     move_tasks,
     peek,
     queues,
@@ -22,17 +24,20 @@ from semel.broker.engine import (
     send,
     sweep,
 )
+from semel.broker.engine.attributes import Arn
 from semel.broker.engine.expiry import expire, expire_all
 from semel.broker.engine.faults import FaultInjector, NoFaults
 from semel.broker.engine.generation import NEVER, Generation
+from semel.broker.engine.identity import Access, Identity
 from semel.broker.engine.peek import Wanted
 from semel.broker.engine.receive import Received
 from semel.broker.engine.store import Caller, Queue, Store
-from semel.sqs.errors import no_such_queue
+from semel.sqs.errors import ServiceError, no_such_queue
 
-__all__ = ["NEVER", "Caller", "Engine", "Queue", "Received", "Wanted"]
+__all__ = ["NEVER", "Access", "Caller", "Engine", "Identity", "Queue", "Received", "Wanted"]
 
 Params = dict[str, Any]
+Operation = Callable[[Params, Caller], Params | Received]
 _CHECKPOINT_PAGES: Final = 3_000
 _OFTEN: Final = 3  # receives after which a message does not count for the age of the oldest one
 # What looks at the table of messages, or may, writes out first what was sent and deleted; these do not look.
@@ -80,56 +85,53 @@ class Engine:
             self.store.write_out()
         return self._operations[operation](params, caller)
 
-    def _on_queues(self) -> dict[str, Callable[[Params, Caller], Params | Received]]:
-        store, cooldowns = self.store, self._cooldowns
+    def _on(self, action: str, rule: Callable[..., Params | Received], *more: object) -> Operation:
+        """An operation on the queue that its QueueUrl names, for callers who have the permission `action`."""
+        store, find = self.store, lookup.find
+        return lambda params, caller: rule(store, find(store, params, caller, action), params, caller, *more)
 
-        def find(params: Params) -> Queue:
-            return queues.find(store, params)
+    def _on_queues(self) -> dict[str, Operation]:
+        store, cooldowns, find = self.store, self._cooldowns, partial(lookup.find, self.store)
 
         def url(params: Params, caller: Caller) -> Params:
             owner = params.get("QueueOwnerAWSAccountId")
-            queue = store.queues.get(params["QueueName"])
-            if queue is None or owner not in (None, store.account):
-                raise no_such_queue()
-            return {"QueueUrl": queues.url_of(store, queue, caller)}
+            queue = lookup.find_by_name(store, params["QueueName"], owner, caller, "GetQueueUrl")
+            return {"QueueUrl": lookup.url_of(queue, caller)}
 
-        def tags(params: Params, _caller: Caller) -> Params:
-            found = find(params).tags
+        def tags(params: Params, caller: Caller) -> Params:
+            found = find(params, caller, "ListQueueTags").tags
             return {"Tags": found} if found else {}
 
         return {
             "CreateQueue": lambda p, c: queues.create(store, p, c, cooldowns=cooldowns),
-            "DeleteQueue": lambda p, c: queues.delete(store, find(p), c),
+            "DeleteQueue": lambda p, c: queues.delete(store, find(p, c, "DeleteQueue"), c),
             "GetQueueUrl": url,
             "ListQueues": lambda p, c: queues.list_queues(store, p, c),
-            "GetQueueAttributes": lambda p, c: queues.get_attributes(store, find(p), p, c),
-            "SetQueueAttributes": lambda p, c: queues.set_attributes(store, find(p), p, c),
-            "TagQueue": lambda p, _: queues.tag(store, find(p), p),
-            "UntagQueue": lambda p, _: queues.untag(store, find(p), p),
+            "GetQueueAttributes": self._on("GetQueueAttributes", queues.get_attributes),
+            "SetQueueAttributes": self._on("SetQueueAttributes", queues.set_attributes),
+            "TagQueue": lambda p, c: queues.tag(store, find(p, c, "TagQueue"), p),
+            "UntagQueue": lambda p, c: queues.untag(store, find(p, c, "UntagQueue"), p),
             "ListQueueTags": tags,
-            "PurgeQueue": lambda p, c: queues.purge(store, find(p), c, cooldowns=cooldowns),
-            "AddPermission": lambda p, c: queues.add_permission(store, find(p), p, c),
-            "RemovePermission": lambda p, c: queues.remove_permission(store, find(p), p, c),
-            "ListDeadLetterSourceQueues": lambda p, c: queues.list_sources(store, find(p), p, c),
+            "PurgeQueue": lambda p, c: queues.purge(store, find(p, c, "PurgeQueue"), c, cooldowns=cooldowns),
+            "AddPermission": self._on("AddPermission", queues.add_permission),
+            "RemovePermission": self._on("RemovePermission", queues.remove_permission),
+            "ListDeadLetterSourceQueues": self._on("ListDeadLetterSourceQueues", queues.list_sources),
             "StartMessageMoveTask": lambda p, c: move_tasks.start(store, p, c),
-            "ListMessageMoveTasks": lambda p, _: move_tasks.listed(store, p),
-            "CancelMessageMoveTask": lambda p, _: move_tasks.cancel(store, p),
+            "ListMessageMoveTasks": lambda p, c: move_tasks.listed(store, p, c),
+            "CancelMessageMoveTask": lambda p, c: move_tasks.cancel(store, p, c),
         }
 
-    def _on_messages(self) -> dict[str, Callable[[Params, Caller], Params | Received]]:
-        store, faults = self.store, self._faults
-
-        def find(params: Params) -> Queue:
-            return queues.find(store, params)
-
+    def _on_messages(self) -> dict[str, Operation]:
+        """A batch needs the permission for one."""
+        on, faults = self._on, self._faults
         return {
-            "SendMessage": lambda p, c: send.send(store, find(p), p, c),
-            "SendMessageBatch": lambda p, c: send.send_batch(store, find(p), p, c),
-            "ReceiveMessage": lambda p, c: receive.receive(store, find(p), p, c, faults),
-            "DeleteMessage": lambda p, c: acknowledge.delete(store, find(p), p, c, faults),
-            "DeleteMessageBatch": lambda p, c: acknowledge.delete_batch(store, find(p), p, c, faults),
-            "ChangeMessageVisibility": lambda p, c: acknowledge.change_visibility(store, find(p), p, c),
-            "ChangeMessageVisibilityBatch": lambda p, c: acknowledge.change_visibility_batch(store, find(p), p, c),
+            "SendMessage": on("SendMessage", send.send),
+            "SendMessageBatch": on("SendMessage", send.send_batch),
+            "ReceiveMessage": on("ReceiveMessage", receive.receive, faults),
+            "DeleteMessage": on("DeleteMessage", acknowledge.delete, faults),
+            "DeleteMessageBatch": on("DeleteMessage", acknowledge.delete_batch, faults),
+            "ChangeMessageVisibility": on("ChangeMessageVisibility", acknowledge.change_visibility),
+            "ChangeMessageVisibilityBatch": on("ChangeMessageVisibility", acknowledge.change_visibility_batch),
         }
 
     # Transactions.
@@ -178,15 +180,29 @@ class Engine:
 
     # What the server needs beside the operations.
 
-    def queue(self, params: Params) -> Queue:
-        return queues.find(self.store, params)
+    def key(self, text: str, caller: Caller) -> str:
+        """The key of a queue that is given by its name, in the caller's region and account, or by its ARN."""
+        return self.store.key(Arn.parse(text) or self.store.own(caller, text))
 
-    def wait_seconds(self, params: Params) -> int:
+    def shown(self, key: str, caller: Caller) -> str:
+        """The opposite: the name of a queue of the caller's region and account, the ARN of any other."""
+        arn = Arn.parse(key) or Arn(self.store.region, self.store.account, key)
+        return arn.name if arn == self.store.own(caller, arn.name) else str(arn)
+
+    def key_of_call(self, params: Params, caller: Caller) -> str:
+        """The key of the queue that a call is about, whether there is one or not; empty if it is about none."""
+        url, name = params.get("QueueUrl"), params.get("QueueName")
+        try:
+            return lookup.key_of(self.store, url, caller) if url else self.key(name, caller) if name else ""
+        except ServiceError:
+            return ""
+
+    def wait_seconds(self, params: Params, caller: Caller) -> int:
         """How long this receive may wait for a message."""
-        return receive.wait_seconds(self.queue(params), params)
+        return receive.wait_seconds(lookup.resolve(self.store, params["QueueUrl"], caller), params)
 
     def woken(self) -> set[str]:
-        """Names of the queues in which something may have become visible since this was last asked."""
+        """Keys of the queues in which something may have become visible since this was last asked."""
         woken, self.store.woken = self.store.woken, set()
         return woken
 

@@ -54,7 +54,7 @@ def make_ready(store: Store, queue: Queue, states: Iterable[MessageState], now: 
         if fair and state.state == IN_FLIGHT:
             groups.worked(generation, state.group, min(state.due, now) - state.received, now)
         generation.make_ready(state)
-    store.woken.add(queue.name)
+    store.woken.add(queue.key)
 
 
 def _expire_retention(store: Store, queue: Queue, now: int) -> bool:
@@ -110,4 +110,4 @@ def remove(store: Store, queue: Queue, messages: dict[int, str | None], now: int
     if generation.horizon is not None:
         look_ahead.left(store, generation, messages)
     if generation.groups:
-        store.woken.add(queue.name)
+        store.woken.add(queue.key)

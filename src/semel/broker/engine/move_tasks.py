@@ -11,6 +11,7 @@ from typing import Any, Final
 from semel.broker.engine.attributes import Arn
 from semel.broker.engine.dead_letters import redrive
 from semel.broker.engine.expiry import expire_all
+from semel.broker.engine.lookup import find_by_arn
 from semel.broker.engine.rows import COLUMNS, Row
 from semel.broker.engine.schema import NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store
@@ -68,6 +69,14 @@ class Task:
     until: int
 
     @property
+    def region(self) -> str:
+        return self.source.split(":")[3]
+
+    @property
+    def account(self) -> str:
+        return self.source.split(":")[4]
+
+    @property
     def handle(self) -> str:
         return b64encode(json.dumps({"taskId": self.id, "sourceArn": self.source}).encode()).decode()
 
@@ -86,10 +95,9 @@ class Task:
         return {key: value for key, value in entry.items() if value is not None}
 
 
-def _queue_named(store: Store, text: str, parameter: str) -> Queue:
-    arn = Arn.parse(text)
-    queue = store.queues.get(arn.name) if arn else None
-    if queue is None or queue.arn != arn:
+def _queue_named(store: Store, text: str, parameter: str, caller: Caller, action: str) -> Queue:
+    queue = find_by_arn(store, text, caller, action)
+    if queue is None:
         raise ServiceError(
             RESOURCE_NOT_FOUND, f"The resource that you specified for the {parameter} parameter doesn't exist."
         )
@@ -97,12 +105,13 @@ def _queue_named(store: Store, text: str, parameter: str) -> Queue:
 
 
 def start(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    source = _queue_named(store, params["SourceArn"], "SourceArn")
+    source = _queue_named(store, params["SourceArn"], "SourceArn", caller, "StartMessageMoveTask")
     if not any(queue.redrive and queue.redrive.target == source.arn for queue in store.queues.values()):
         raise ServiceError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
     destination = params.get("DestinationArn")
     if destination is not None:
-        _check_destination(source, _queue_named(store, destination, "DestinationArn"))
+        target = _queue_named(store, destination, "DestinationArn", caller, "StartMessageMoveTask")
+        _check_destination(source, target)
     rate = params.get("MaxNumberOfMessagesPerSecond")
     if rate is not None and not 1 <= rate <= limits.MAX_MOVE_RATE:
         reason = "You must provide a value between 1 and 500, both inclusive."
@@ -113,7 +122,8 @@ def start(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any
             INVALID_PARAMETER_VALUE,
             "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
         )
-    if len(running) >= limits.MAX_MOVE_TASKS:
+    mine = [task for task in running if task.account == source.arn.account]
+    if len(mine) >= limits.MAX_MOVE_TASKS:
         raise ServiceError(OVER_LIMIT, f"Only {limits.MAX_MOVE_TASKS} active message move tasks are allowed.")
     expire_all(store, source, caller.now)
     task_id, generation = store.new_id(), source.generation
@@ -127,14 +137,18 @@ def start(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any
 def _check_destination(source: Queue, target: Queue) -> None:
     if target is source:
         raise ServiceError(INVALID_PARAMETER_VALUE, "Source queue arn and destination queue arn can't be equal.")
+    if target.arn.account != source.arn.account:
+        raise ServiceError(
+            INVALID_PARAMETER_VALUE, "Source queue and destination queue must be owned by the same account."
+        )
     if target.fifo != source.fifo:
         raise ServiceError(
             INVALID_PARAMETER_VALUE, "Source queue and destination queue must be of the same type, Standard or FIFO."
         )
 
 
-def listed(store: Store, params: dict[str, Any]) -> dict[str, Any]:
-    source = _queue_named(store, params["SourceArn"], "SourceArn")
+def listed(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    source = _queue_named(store, params["SourceArn"], "SourceArn", caller, "ListMessageMoveTasks")
     limit = params.get("MaxResults", 1)
     if not 1 <= limit <= _LISTED:
         raise invalid_value(limit, "MaxResults", "You must provide a value between 1 and 10, both inclusive.")
@@ -142,24 +156,37 @@ def listed(store: Store, params: dict[str, Any]) -> dict[str, Any]:
     return {"Results": [Task(*row).shown() for row in rows]}
 
 
-def cancel(store: Store, params: dict[str, Any]) -> dict[str, Any]:
+def cancel(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     try:
         content = json.loads(b64decode(params["TaskHandle"], validate=True))
         task_id, source = str(content["taskId"]), str(content["sourceArn"])
     except (ValueError, KeyError, TypeError):
         raise ServiceError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
-    _queue_named(store, source, "SourceArn")
+    _queue_named(store, source, "SourceArn", caller, "CancelMessageMoveTask")
     task = _by_id(store, task_id)
+    _check_owner(store, task, caller)
     if task.status != Status.RUNNING:
         raise ServiceError(INVALID_PARAMETER_VALUE, "Only active tasks can be cancelled.")
     _save(store, task, Status.CANCELLED)
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
+def _check_owner(store: Store, task: Task, caller: Caller) -> None:
+    """Raises unless the caller may cancel the task, also if its queue is gone."""
+    if find_by_arn(store, task.source, caller, "CancelMessageMoveTask") is None:
+        own = store.own(caller, "")
+        if task.region != own.region or (caller.access is not None and task.account != own.account):
+            raise _no_such_task()
+
+
+def _no_such_task() -> ServiceError:
+    return ServiceError(RESOURCE_NOT_FOUND, "Task does not exist.")
+
+
 def _by_id(store: Store, task_id: str) -> Task:
     row = store.db.execute(_BY_ID, (task_id,)).fetchone()
     if row is None:
-        raise ServiceError(RESOURCE_NOT_FOUND, "Task does not exist.")
+        raise _no_such_task()
     return Task(*row)
 
 
@@ -187,7 +214,7 @@ def step(store: Store, now: int) -> int | None:
 
 def _step(store: Store, task: Task, now: int) -> int | None:
     arn = Arn.parse(task.source)
-    source = store.queues.get(arn.name) if arn else None
+    source = store.by_arn(arn) if arn else None
     if source is None:
         _save(store, task, Status.FAILED, QUEUE_DOES_NOT_EXIST.code)
         return None
@@ -241,4 +268,4 @@ def _target(store: Store, task: Task, row: Row) -> tuple[Queue | None, str]:
         if text is None:
             return None, "CouldNotDetermineMessageSource"
     arn = Arn.parse(text)
-    return (store.queues.get(arn.name) if arn else None), QUEUE_DOES_NOT_EXIST.code
+    return (store.by_arn(arn) if arn else None), QUEUE_DOES_NOT_EXIST.code

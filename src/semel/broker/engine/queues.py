@@ -9,11 +9,11 @@ from typing import Any, Final
 from semel.broker.engine.attributes import Arn, checked, normalised, parse_redrive, parse_redrive_allow, same_value
 from semel.broker.engine.expiry import expire_all
 from semel.broker.engine.generation import MessageState
+from semel.broker.engine.lookup import OWNER_ONLY, authorize, url_of
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs import limits
 from semel.sqs.errors import (
-    INVALID_ADDRESS,
     INVALID_ATTRIBUTE_NAME,
     INVALID_PARAMETER_VALUE,
     OVER_LIMIT,
@@ -23,18 +23,16 @@ from semel.sqs.errors import (
     ServiceError,
     invalid_value,
     missing,
-    no_such_queue,
 )
 from semel.sqs.model import enum_values
 
 _NEXT_QUEUE_ID = "SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'last-queue'"
 _SAVE_QUEUE_ID = "INSERT OR REPLACE INTO meta VALUES ('last-queue', ?)"
-_DELETED_AT = "SELECT at FROM deleted_queues WHERE name = ?"
-_FORGET_DELETED = "DELETE FROM deleted_queues WHERE name = ?"
-_REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_queues (name, at) VALUES (?, ?)"
+_DELETED_AT = "SELECT at FROM deleted_queues WHERE region = ? AND account = ? AND name = ?"
+_FORGET_DELETED = "DELETE FROM deleted_queues WHERE region = ? AND account = ? AND name = ?"
+_REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_queues (region, account, name, at) VALUES (?, ?, ?, ?)"
 _DELETE_QUEUE = "DELETE FROM queues WHERE id = ?"
 _ALL_OF_THEM = "SELECT id, enqueued, grp FROM messages WHERE id >= ? AND id < ? ORDER BY id"
-_URLS_KEPT: Final = 10_000
 _COUNTS: Final = {
     "ApproximateNumberOfMessages": READY,
     "ApproximateNumberOfMessagesNotVisible": IN_FLIGHT,
@@ -50,31 +48,6 @@ _ACTIONS: Final = frozenset(
 )  # fmt: skip
 
 
-def find(store: Store, params: dict[str, Any]) -> Queue:
-    """The queue that a QueueUrl names. The host does not matter: a broker has many names."""
-    queue = store.by_url.get(params["QueueUrl"])
-    return _find(store, params["QueueUrl"]) if queue is None else queue
-
-
-def _find(store: Store, url: str) -> Queue:
-    path, _, name = url.rpartition("/")
-    if not path or not name:
-        raise ServiceError(INVALID_ADDRESS, f"The address {url} is not valid for this endpoint.")
-    queue = store.queues.get(name)
-    if queue is None:
-        raise no_such_queue()
-    account = path.rpartition("/")[2]
-    if account != store.account and len(account) == 12 and account.isdecimal():
-        raise no_such_queue()
-    if len(store.by_url) < _URLS_KEPT:
-        store.by_url[url] = queue
-    return queue
-
-
-def url_of(store: Store, queue: Queue, caller: Caller) -> str:
-    return f"{caller.origin}/{store.account}/{queue.name}"
-
-
 # Create and delete.
 
 
@@ -82,31 +55,23 @@ def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: b
     name: str = params["QueueName"]
     given = normalised(params.get("Attributes") or {})
     fifo = _checked_name(name, given)
-    existing = store.queues.get(name)
+    arn = store.own(caller, name)
+    existing = store.by_arn(arn)
     if existing is not None:
+        authorize(existing, caller, "CreateQueue")
         _check_same(existing, given)
-        return {"QueueUrl": url_of(store, existing, caller)}
+        return {"QueueUrl": url_of(existing, caller)}
     attributes = checked(given, {}, fifo=fifo)
-    _check_redrive(store, store.arn(name), attributes)
+    _check_redrive(store, arn, attributes)
     tags = _checked_tags(name, params.get("tags") or {})
-    _check_recreation(store, name, caller.now, cooldowns)
+    _check_recreation(store, arn, caller.now, cooldowns)
     (number,) = store.db.execute(_NEXT_QUEUE_ID).fetchone()
     store.db.execute(_SAVE_QUEUE_ID, (number,))
     group_dedup = attributes.get("DeduplicationScope") == "messageGroup"
-    queue = Queue(
-        number,
-        name,
-        store.arn(name),
-        store.new_generation(1, fifo=fifo),
-        attributes,
-        tags,
-        group_dedup,
-        caller.now,
-        caller.now,
-        0,
-    )
+    now, generation, key = caller.now, store.new_generation(1, fifo=fifo), store.key(arn)
+    queue = Queue(number, name, arn, generation, attributes, tags, group_dedup, now, now, 0, key=key)
     store.save_queue(queue)
-    return {"QueueUrl": url_of(store, queue, caller)}
+    return {"QueueUrl": url_of(queue, caller)}
 
 
 def _checked_name(name: str, given: dict[str, str]) -> bool:
@@ -142,8 +107,8 @@ def _check_same(queue: Queue, given: dict[str, str]) -> None:
             )
 
 
-def _check_recreation(store: Store, name: str, now: int, cooldowns: bool) -> None:
-    row = store.db.execute(_DELETED_AT, (name,)).fetchone()
+def _check_recreation(store: Store, arn: Arn, now: int, cooldowns: bool) -> None:
+    row = store.db.execute(_DELETED_AT, (arn.region, arn.account, arn.name)).fetchone()
     if row is None:
         return
     if cooldowns and now - row[0] < limits.RECREATE_PAUSE * 1000:
@@ -151,18 +116,18 @@ def _check_recreation(store: Store, name: str, now: int, cooldowns: bool) -> Non
             QUEUE_DELETED_RECENTLY,
             "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
         )
-    store.db.execute(_FORGET_DELETED, (name,))
+    store.db.execute(_FORGET_DELETED, (arn.region, arn.account, arn.name))
 
 
 def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
     store.db.execute(_DELETE_QUEUE, (queue.id,))
-    store.db.execute(_REMEMBER_DELETED, (queue.name, caller.now))
+    store.db.execute(_REMEMBER_DELETED, (queue.arn.region, queue.arn.account, queue.name, caller.now))
     store.retire_generation(queue.generation)
-    del store.queues[queue.name]
-    store.by_url.clear()
-    store.forget_counts(queue.name)
+    del store.queues[queue.key]
+    store.forget_addresses()
+    store.forget_counts(queue.key)
     # Whoever waits for a message of this queue must be told that it is gone.
-    store.woken.add(queue.name)
+    store.woken.add(queue.key)
     return {}
 
 
@@ -218,7 +183,7 @@ def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
     store.save_queue(queue)
     if queue.fifo and queue.delay != delay:
         _redelay(store, queue, caller.now)
-    store.woken.add(queue.name)
+    store.woken.add(queue.key)
     return {}
 
 
@@ -249,13 +214,17 @@ def _redelay(store: Store, queue: Queue, now: int) -> None:
 
 
 def _check_redrive(store: Store, source: Arn, attributes: dict[str, str]) -> None:
-    """A dead-letter queue must exist here, be of the same type, and allow this source."""
+    """A dead-letter queue must exist, be of the same account, region and type, and allow this source."""
     text = attributes.get("RedrivePolicy")
     if text is None:
         return
     target = parse_redrive(text).target
-    found = store.queues.get(target.name)
-    if found is None or found.arn != target:
+    if target.account != source.account:
+        raise invalid_value(text, "RedrivePolicy", "Dead-letter target owner should be same as the source.")
+    if target.region != source.region:
+        raise invalid_value(text, "RedrivePolicy", "Dead-letter queue must be in same region as the source.")
+    found = store.by_arn(target)
+    if found is None:
         raise invalid_value(text, "RedrivePolicy", "Dead letter target does not exist.")
     if found.fifo != source.name.endswith(".fifo"):
         raise invalid_value(text, "RedrivePolicy", "Dead-letter queue must be same type of queue as the source.")
@@ -269,25 +238,28 @@ def _check_redrive(store: Store, source: Arn, attributes: dict[str, str]) -> Non
 
 
 def list_queues(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    prefix = params.get("QueueNamePrefix") or ""
-    names = sorted(name for name in store.queues if name.startswith(prefix))
-    return _page(store, names, "QueueUrls", params, caller, always=False)
+    own = store.own(caller, params.get("QueueNamePrefix") or "")
+    mine = [queue for queue in store.queues.values() if queue.name.startswith(own.name) and _beside(queue.arn, own)]
+    return _page(mine, "QueueUrls", params, caller, always=False)
+
+
+def _beside(one: Arn, other: Arn) -> bool:
+    return one.region == other.region and one.account == other.account
 
 
 def list_sources(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    names = sorted(
-        other.name for other in store.queues.values() if other.redrive is not None and other.redrive.target == queue.arn
-    )
-    return _page(store, names, "queueUrls", params, caller, always=True)
+    sources = [
+        other for other in store.queues.values() if other.redrive is not None and other.redrive.target == queue.arn
+    ]
+    return _page(sources, "queueUrls", params, caller, always=True)
 
 
-def _page(
-    store: Store, names: list[str], key: str, params: dict[str, Any], caller: Caller, *, always: bool
-) -> dict[str, Any]:
+def _page(listed: list[Queue], key: str, params: dict[str, Any], caller: Caller, *, always: bool) -> dict[str, Any]:
+    """A part of these queues, which are all of one region and account."""
     limit = params.get("MaxResults")
     if limit is not None and not 1 <= limit <= limits.MAX_LISTED:
         raise invalid_value(limit, "MaxResults", "MaxResults must be an integer between 1 and 1000.")
-    token = params.get("NextToken")
+    token, last = params.get("NextToken"), ""
     if token:
         if limit is None:
             raise ServiceError(INVALID_PARAMETER_VALUE, "The NextToken parameter needs MaxResults to be given as well.")
@@ -295,13 +267,13 @@ def _page(
             last = urlsafe_b64decode(token.encode()).decode()
         except ValueError:
             raise ServiceError(INVALID_PARAMETER_VALUE, "Invalid or expired next token.") from None
-        names = [name for name in names if name > last]
-    page = names[: limit or limits.MAX_LISTED]
+    queues = sorted((queue for queue in listed if queue.name > last), key=lambda queue: queue.name)
+    page = queues[: limit or limits.MAX_LISTED]
     answer: dict[str, Any] = {}
     if page or always:
-        answer[key] = [url_of(store, store.queues[name], caller) for name in page]
-    if limit is not None and len(names) > len(page):
-        answer["NextToken"] = urlsafe_b64encode(page[-1].encode()).decode()
+        answer[key] = [url_of(queue, caller) for queue in page]
+    if limit is not None and len(queues) > len(page):
+        answer["NextToken"] = urlsafe_b64encode(page[-1].name.encode()).decode()
     return answer
 
 
@@ -344,6 +316,9 @@ def add_permission(store: Store, queue: Queue, params: dict[str, Any], caller: C
             raise invalid_value(
                 action, "ActionName", "Please refer to the appropriate WSDL for a list of valid actions."
             )
+        if action in OWNER_ONLY:
+            reason = "Only the queue owner is allowed to invoke this action."
+            raise invalid_value(f"SQS:{action}", "ActionName", reason)
     policy = _policy(queue)
     if any(statement.get("Sid") == label for statement in policy["Statement"]):
         raise invalid_value(label, "Label", "Already exists.")

@@ -58,7 +58,7 @@ def receive(
     if room <= 0 and not queue.fifo and wait == 0:
         raise ServiceError(OVER_LIMIT, f"Too many messages in flight for queue {queue.name}: the limit is 120000.")
     if wait == 0 and not queue.fifo:
-        want = faults.short_poll(queue.name, want)
+        want = faults.short_poll(queue.key, want)
     handed = _take(store, queue, min(want, room), visibility, now, faults) if want and room > 0 else []
     if not handed:
         return {}
@@ -119,7 +119,7 @@ def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faul
                 chosen.append(row)
         if aside >= _MAX_SET_ASIDE:
             # More may be ready behind them: whoever waits should look again.
-            store.woken.add(queue.name)
+            store.woken.add(queue.key)
             break
     return _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
 
@@ -289,7 +289,7 @@ def _hand_out(
             if not queue.fifo and state.receives >= BACK_OF_QUEUE_RECEIVES:
                 state.place = generation.burn_number()
             generation.put_back(state)
-            store.woken.add(queue.name)
+            store.woken.add(queue.key)
         handed.append((row, state))
     for group in groups:
         generation.drop_if_empty(group)

@@ -39,16 +39,22 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
 CREATE TABLE queues (
     id         INTEGER PRIMARY KEY,
-    name       TEXT NOT NULL UNIQUE,
+    region     TEXT NOT NULL,
+    account    TEXT NOT NULL,
+    name       TEXT NOT NULL,
     generation INTEGER NOT NULL,
     attributes TEXT NOT NULL,           -- JSON: the attributes that were set, as strings
     tags       TEXT NOT NULL,           -- JSON
     group_dedup INTEGER NOT NULL,       -- dedup per group: fixed when the queue was created
     created    INTEGER NOT NULL,
     modified   INTEGER NOT NULL,
-    purged     INTEGER NOT NULL
+    purged     INTEGER NOT NULL,
+    UNIQUE (region, account, name)
 );
-CREATE TABLE deleted_queues (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE deleted_queues (
+    region TEXT NOT NULL, account TEXT NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (region, account, name)
+) WITHOUT ROWID;
 
 -- `live` is 0 once the generation only waits to be swept. Numbers below `numbers_end` may have been given out.
 CREATE TABLE generations (

@@ -158,7 +158,7 @@ def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
 
 def _count_sent(store: Store, queue: Queue, number: int, size: int) -> None:
     store.touched.add(queue.generation)
-    store.woken.add(queue.name)
+    store.woken.add(queue.key)
     store.count(queue, "sent", number)
     store.count(queue, "sent_bytes", size)
 

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
 from semel.broker.engine.dedup import DedupWindow
 from semel.broker.engine.generation import Generation, MessageState, rows_as_ranges
+from semel.broker.engine.identity import Access
+from semel.broker.engine.policy import Policy
 from semel.broker.engine.receipts import KEY_BYTES, Receipts
 from semel.broker.engine.receive_log import ReceiveLog
 from semel.broker.engine.rows import COLUMNS, Row
@@ -29,7 +31,14 @@ _NUMBERS_RESERVED: Final = 1 << 20  # at a time
 _TYPICAL_ROW: Final = 300  # bytes
 _ROWS_READ: Final = limits.MAX_RECEIVE  # at a time
 
-_LOAD_QUEUES = "SELECT id, name, generation, attributes, tags, group_dedup, created, modified, purged FROM queues"
+_LOAD_QUEUES = """
+SELECT id, region, account, name, generation, attributes, tags, group_dedup, created, modified, purged FROM queues
+"""
+# Written before queues had a region and an account of their own.
+_ADOPT: Final = (
+    "UPDATE queues SET region = ?, account = ? WHERE region = ''",
+    "UPDATE deleted_queues SET region = ?, account = ? WHERE region = ''",
+)
 _LOAD_GENERATIONS = "SELECT id, numbers_end FROM generations WHERE live = 1"
 _INSERT_GENERATION = "INSERT INTO generations (live, numbers_end) VALUES (1, ?)"
 _RESERVE_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ?"
@@ -46,25 +55,32 @@ _INSERT = "INSERT INTO messages (id, enqueued, wire, grp, extra, due, arrived) V
 _DELETE = "DELETE FROM messages WHERE id BETWEEN ? AND ?"
 _READ_TEN = f"SELECT {COLUMNS} FROM messages WHERE id IN ({', '.join('?' * _ROWS_READ)})"
 _SAVE_QUEUE = """
-INSERT INTO queues (id, name, generation, attributes, tags, group_dedup, created, modified, purged)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO queues (id, region, account, name, generation, attributes, tags, group_dedup, created, modified, purged)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, attributes = excluded.attributes,
     tags = excluded.tags, modified = excluded.modified, purged = excluded.purged
 """
 
 
 class Caller(NamedTuple):
-    """Who calls, and when: all that the rules may know of the world. `now` is in milliseconds."""
+    """Who calls, and when: all that the rules may know of the world. `now` is in milliseconds.
+
+    An empty region or account is the broker's own. `access` is None where signatures are not checked."""
 
     now: int
     origin: str = "http://localhost"
     sender: str = "000000000000"
     trace: str | None = None
+    region: str = ""
+    account: str = ""
+    access: Access | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Queue:
-    """One queue, its attributes parsed. Times are in milliseconds."""
+    """One queue, its attributes parsed. Times are in milliseconds.
+
+    `key` is what this broker calls it: its name, or its ARN if it is not of the broker's own region and account."""
 
     id: int
     name: str
@@ -84,10 +100,13 @@ class Queue:
     max_bytes: int = 0
     content_dedup: bool = False
     redrive: Redrive | None = None
+    policy: Policy | None = None
+    key: str = ""
     effective: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fifo = self.name.endswith(".fifo")
+        self.key = self.key or self.name
         self.apply(self.attributes)
 
     def apply(self, attributes: dict[str, str]) -> None:
@@ -100,6 +119,7 @@ class Queue:
         self.max_bytes = int(values["MaximumMessageSize"])
         self.content_dedup = values.get("ContentBasedDeduplication") == "true"
         self.redrive = parse_redrive(values["RedrivePolicy"]) if "RedrivePolicy" in values else None
+        self.policy = Policy.parse(values["Policy"]) if "Policy" in values else None
 
 
 class Store:
@@ -110,7 +130,8 @@ class Store:
         self.rng = rng
         self.account, self.region = account, region
         self.queues: dict[str, Queue] = {}
-        self.by_url: dict[str, Queue] = {}
+        self.by_url: dict[tuple[str, str, str], Queue] = {}  # region and account of the caller, and the URL
+        self._accounts: set[str] | None = None
         self.generations: dict[int, Generation] = {}
         self.dedup = DedupWindow(db)
         self.log = ReceiveLog(db)
@@ -128,6 +149,8 @@ class Store:
         self.woken: set[str] = set()
         self._id_pool, self._ids_used = "", 0
         self.receipts = Receipts(self._receipt_key())
+        for statement in _ADOPT:
+            db.execute(statement, (region, account))
         self.log.read_bounds()
         self.dedup.load()
         self._restore(self._load_queues())
@@ -145,23 +168,30 @@ class Store:
         known, new = self.generations, []
         ends = dict(self.db.execute(_LOAD_GENERATIONS).fetchall())
         self.queues, self.generations = {}, {}
-        self.by_url.clear()
-        for number, name, generation_id, attributes, tags, group_dedup, *times in self.db.execute(_LOAD_QUEUES):
+        self.forget_addresses()
+        for number, region, account, name, generation_id, attributes, tags, group_dedup, *times in self.db.execute(
+            _LOAD_QUEUES
+        ):
+            created, modified, purged = times
+            arn = Arn(region, account, name)
             generation = known.get(generation_id)
             if generation is None:
                 generation = Generation(generation_id, ends[generation_id], fifo=name.endswith(".fifo"))
                 new.append(generation)
             generation.numbers_end = ends[generation_id]
             self.generations[generation_id] = generation
-            self.queues[name] = Queue(
+            self.queues[self.key(arn)] = Queue(
                 number,
                 name,
-                self.arn(name),
+                arn,
                 generation,
                 json.loads(attributes),
                 json.loads(tags),
                 bool(group_dedup),
-                *times,
+                created,
+                modified,
+                purged,
+                key=self.key(arn),
             )
         return new
 
@@ -194,8 +224,29 @@ class Store:
                 group.items.sort()
                 generation.offer(group)
 
-    def arn(self, name: str) -> Arn:
-        return Arn(self.region, self.account, name)
+    # Regions and accounts.
+
+    def own(self, caller: Caller, name: str) -> Arn:
+        """The ARN of this name in the caller's region and account."""
+        return Arn(caller.region or self.region, caller.account or self.account, name)
+
+    def key(self, arn: Arn) -> str:
+        """What a queue is called in `queues`, and wherever else queues are told apart."""
+        return arn.name if arn.region == self.region and arn.account == self.account else str(arn)
+
+    def by_arn(self, arn: Arn) -> Queue | None:
+        return self.queues.get(self.key(arn))
+
+    def knows_account(self, account: str) -> bool:
+        """Whether it is the broker's own, or has a queue."""
+        if self._accounts is None:
+            self._accounts = {self.account, *[queue.arn.account for queue in self.queues.values()]}
+        return account in self._accounts
+
+    def forget_addresses(self) -> None:
+        """A queue came or went: a URL may mean another one now."""
+        self.by_url.clear()
+        self._accounts = None
 
     # Transactions.
 
@@ -309,12 +360,11 @@ class Store:
 
     def save_queue(self, queue: Queue) -> None:
         attributes, tags = json.dumps(queue.attributes), json.dumps(queue.tags)
+        where = (queue.arn.region, queue.arn.account, queue.name, queue.generation.id)
         times = (queue.created, queue.modified, queue.purged)
-        self.db.execute(
-            _SAVE_QUEUE, (queue.id, queue.name, queue.generation.id, attributes, tags, int(queue.group_dedup), *times)
-        )
-        self.queues[queue.name] = queue
-        self.by_url.clear()
+        self.db.execute(_SAVE_QUEUE, (queue.id, *where, attributes, tags, int(queue.group_dedup), *times))
+        self.queues[queue.key] = queue
+        self.forget_addresses()
 
     def new_id(self) -> str:
         """A random UUID, version 4, from the engine's own random source."""
@@ -326,13 +376,13 @@ class Store:
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
     def count(self, queue: Queue, name: str, amount: int = 1) -> None:
-        key = (queue.name, name)
+        key = (queue.key, name)
         self.tally[key] = self.tally.get(key, 0) + amount
 
-    def forget_counts(self, name: str) -> None:
-        """A queue is gone; another of the same name starts at 0."""
-        self._forgotten.add(name)
-        self.tally = {key: amount for key, amount in self.tally.items() if key[0] != name}
+    def forget_counts(self, queue: str) -> None:
+        """A queue is gone; another of the same key starts at 0."""
+        self._forgotten.add(queue)
+        self.tally = {key: amount for key, amount in self.tally.items() if key[0] != queue}
 
 
 def sequence_number(number: int) -> str:

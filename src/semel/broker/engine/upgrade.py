@@ -15,10 +15,10 @@ from semel.broker.engine.schema import DELAYED, IN_FLIGHT, NUMBER_MASK
 _OLD: Final = ("queues", "deleted_queues", "lanes", "messages", "groups", "attempts")
 _KEPT: Final = ("meta", "dedup_log", "dedup", "move_tasks")
 _COPY_QUEUES = """
-INSERT INTO queues (id, name, generation, attributes, tags, group_dedup, created, modified, purged)
-SELECT id, name, lane, attributes, tags, group_dedup, created, modified, purged FROM old_queues
+INSERT INTO queues (id, region, account, name, generation, attributes, tags, group_dedup, created, modified, purged)
+SELECT id, '', '', name, lane, attributes, tags, group_dedup, created, modified, purged FROM old_queues
 """
-_COPY_DELETED = "INSERT INTO deleted_queues (name, at) SELECT name, at FROM old_deleted_queues"
+_COPY_DELETED = "INSERT INTO deleted_queues (region, account, name, at) SELECT '', '', name, at FROM old_deleted_queues"
 _COPY_GENERATIONS = "INSERT INTO generations (id, live, numbers_end) SELECT id, live, next_n FROM old_lanes"
 _MESSAGES = """
 SELECT m.id, state, due, pos, g.name, receives, prior, first, received, enqueued, m.sent, late,
@@ -31,7 +31,8 @@ _CHUNK: Final = 1_000
 
 
 def from_version_1(db: sqlite3.Connection, create_tables: Callable[[sqlite3.Connection], None]) -> None:
-    """Version 1 kept the state of each message in its row, under one region and account."""
+    """Version 1 kept the state of each message in its row, and had one region and account, which it did not write down:
+    the store fills in its own."""
     for (index,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL").fetchall():
         db.execute(f"DROP INDEX {index}")
     for table in (*_OLD, *_KEPT):

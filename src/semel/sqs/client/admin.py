@@ -68,9 +68,11 @@ class Admin:
         return self._get("health")
 
     def queues(self) -> list[dict[str, Any]]:
-        """Every queue with its name, ARN, attributes, and counts: visible, in_flight, delayed, oldest_age …"""
+        """Every queue of the client's region and account, with its name, ARN, attributes, and counts: visible,
+        in_flight, delayed, oldest_age …"""
         found: list[dict[str, Any]] = self._get("queues")["queues"]
-        return found
+        # The broker calls those of other regions and accounts by their ARNs.
+        return [row for row in found if row["name"] != row["arn"]]
 
     def peek(
         self,
