@@ -320,7 +320,7 @@ def test_a_move_task_of_another_account_cannot_be_cancelled(users: Users) -> Non
     with denied("sqs:cancelmessagemovetask"):
         users("alice").cancel_message_move_task(TaskHandle=handle)
     ops.delete_queue(QueueUrl="orders")
-    with refused("ResourceNotFoundException", "Task does not exist.", 404):
+    with refused("ResourceNotFoundException", "SourceArn", 404):
         users("alice").cancel_message_move_task(TaskHandle=handle)
 
 

@@ -469,6 +469,8 @@ class Model:
         return moved
 
     def cancel_move(self, task: Task) -> None:
+        if task.source not in self.queues:
+            raise Refusal(NOT_FOUND)  # [59]
         if task.status != "RUNNING":
             raise Refusal(BAD_VALUE)  # [30]
         task.status = "CANCELLED"

@@ -65,6 +65,10 @@ class History:
         self._taken = 0
         self.due = 0  # when the next sample is, in milliseconds
 
+    def begin(self, now: int) -> None:
+        """A period begins, at its end is the next sample."""
+        self._taken, self.due = now, now + PERIOD * 1000 - _EARLY
+
     def take(self, now: int) -> None:
         """One sample of every queue."""
         queues = self._engine.store.queues
@@ -79,7 +83,7 @@ class History:
                 # A queue that is younger than the last sample began at nothing, like everything at the start.
                 track = self._tracks[name] = _Track([0] * len(_COUNTED))
             self._sample(name, track, now, seconds)
-        self._taken, self.due = now, now + PERIOD * 1000 - _EARLY
+        self.begin(now)
 
     def _sample(self, name: str, track: _Track, now: int, seconds: float) -> None:
         counters = self._engine.store.totals

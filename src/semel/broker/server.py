@@ -71,6 +71,7 @@ class Broker:
         self._verifier = verifier
         self._callers = Callers(engine.store.region, engine.store.account)
         self._history = History(engine)
+        self._history.begin(clock.now())
         self._origins = Origins(allowed_hosts, signed=verifier is not None)
         self._admin = Admin(engine, clock, faults, self._history, self.time_passed, self._origins.refusal)
         self._rng = rng or Random()

@@ -69,10 +69,6 @@ class Task:
     until: int
 
     @property
-    def region(self) -> str:
-        return self.source.split(":")[3]
-
-    @property
     def account(self) -> str:
         return self.source.split(":")[4]
 
@@ -164,19 +160,12 @@ def cancel(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, An
         raise ServiceError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
     _queue_named(store, source, "SourceArn", caller, "CancelMessageMoveTask")
     task = _by_id(store, task_id)
-    _check_owner(store, task, caller)
+    if task.source != source:
+        raise _no_such_task()
     if task.status != Status.RUNNING:
         raise ServiceError(INVALID_PARAMETER_VALUE, "Only active tasks can be cancelled.")
     _save(store, task, Status.CANCELLED)
     return {"ApproximateNumberOfMessagesMoved": task.moved}
-
-
-def _check_owner(store: Store, task: Task, caller: Caller) -> None:
-    """Raises unless the caller may cancel the task, also if its queue is gone."""
-    if find_by_arn(store, task.source, caller, "CancelMessageMoveTask") is None:
-        own = store.own(caller, "")
-        if task.region != own.region or (caller.access is not None and task.account != own.account):
-            raise _no_such_task()
 
 
 def _no_such_task() -> ServiceError:
