@@ -21,12 +21,12 @@ from semel.broker import protocol as wire
 from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.callers import Callers
+from semel.broker.calls import Batch, PendingCall
 from semel.broker.clock import Clock
 from semel.broker.engine import NEVER, Access, Engine, Identity, Received
 from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
-from semel.broker.jobs import Batch, Job
 from semel.broker.same_site import Origins
 from semel.broker.syncer import Syncer
 from semel.sqs.errors import (
@@ -39,6 +39,7 @@ from semel.sqs.errors import (
 
 log = logging.getLogger("semel.broker")
 
+_JSON: Final = wire.Protocol.JSON  # Python 3.11 searches for a member each time it is named
 _TICK_SECONDS: Final = 10.0
 _SECOND_TRY_SECONDS: Final = 0.2
 _DISK_SECONDS: Final = 0.02
@@ -75,10 +76,11 @@ class Broker:
         self._origins = Origins(allowed_hosts, signed=verifier is not None)
         self._admin = Admin(engine, clock, faults, self._history, self.time_passed, self._origins.refusal)
         self._rng = rng or Random()
+        self._id_pool, self._ids_used = "", 0
         self._loop = asyncio.get_running_loop()
-        self._pending: list[Job] = []
-        self._held: dict[Job, asyncio.TimerHandle] = {}  # by the latency fault
-        self._parked: dict[str, dict[Job, None]] = {}
+        self._pending: list[PendingCall] = []
+        self._held: dict[PendingCall, asyncio.TimerHandle] = {}  # by the latency fault
+        self._parked: dict[str, dict[PendingCall, None]] = {}
         # Received by clients that hung up before they got the answer: queue, receipt handles, time.
         self._undelivered: list[tuple[str, list[str], int]] = []
         self._unsynced: list[Batch] = []  # committed; the next sync makes them durable
@@ -96,64 +98,73 @@ class Broker:
     def connect(self) -> Connection:
         return Connection(self.accept, self.connections, self._max_connections, raw_headers=self._verifier is not None)
 
-    # In: from a request to a job.
+    # In: from a request to a call.
 
     def accept(self, request: Request) -> None:
-        job = Job(request, f"{self._rng.getrandbits(128):032x}", wire.protocol_of(request.headers), self.engine)
+        call = PendingCall(request, self._new_id(), wire.protocol_of(request.headers), self.engine)
         try:
             if self._admin.serves(request.target):
                 if self._admin.is_public(request.target):
-                    job.identity = self._callers.nobody
+                    call.identity = self._callers.nobody
                 else:
-                    self._authenticate_operator(job)
-                job.work = self._admin.work(request, job.caller)
+                    self._authenticate_operator(call)
+                call.work = self._admin.work(request, call.caller)
             else:
-                self._authenticate(job)
+                self._authenticate(call)
                 if refusal := self._origins.refusal_of_call(request):
                     raise ServiceError(ACCESS_DENIED, refusal)
-                job.origin = _origin(request)
-                job.trace = request.header(b"x-amzn-trace-id") or None
-                job.call = wire.parse(request.method, request.target, request.headers, request.body, job.origin)
-                delay = self._disturb(job.queue) if self.faults.active else 0.0
+                call.origin = _origin(request)
+                if b"x-amzn-trace-id" in request.headers:
+                    call.trace = request.header(b"x-amzn-trace-id") or None
+                call.parsed = wire.parse(request.method, request.target, request.headers, request.body, call.origin)
+                delay = self._disturb(call.queue) if self.faults.active else 0.0
                 if delay:
-                    self._held[job] = self._loop.call_later(delay, self._release, job)
+                    self._held[call] = self._loop.call_later(delay, self._release, call)
                     return
         except ServiceError as error:
-            job.error = error
-            request.reply(self._render(job))
+            call.error = error
+            request.reply(self._render(call))
             return
         except Exception:
             log.exception("a request could not be read")
-            job.error = ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")
-            request.reply(self._render(job))
+            call.error = ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")
+            request.reply(self._render(call))
             return
-        self._submit(job)
+        self._submit(call)
 
-    def _release(self, job: Job) -> None:
-        self._held.pop(job).cancel()
-        self._submit(job)
+    def _new_id(self) -> str:
+        """32 hexadecimal digits for a request; their randomness is drawn for many of them at a time."""
+        at = self._ids_used
+        if at == len(self._id_pool):
+            at, self._id_pool = 0, self._rng.randbytes(16 * 256).hex()
+        self._ids_used = at + 32
+        return self._id_pool[at : at + 32]
 
-    def _submit(self, job: Job) -> None:
-        self._pending.append(job)
+    def _release(self, call: PendingCall) -> None:
+        self._held.pop(call).cancel()
+        self._submit(call)
+
+    def _submit(self, call: PendingCall) -> None:
+        self._pending.append(call)
         self._schedule()
 
-    def _authenticate(self, job: Job) -> None:
-        request = job.request
+    def _authenticate(self, call: PendingCall) -> None:
+        request = call.request
         if self._verifier is None:
-            job.identity = self._callers.of(request)
+            call.identity = self._callers.of(request)
             return
         signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
-        job.identity = self._verifier.verify(signed, time())
-        job.access = _access(request, job.identity)
+        call.identity = self._verifier.verify(signed, time())
+        call.access = _access(request, call.identity)
 
-    def _authenticate_operator(self, job: Job) -> None:
+    def _authenticate_operator(self, call: PendingCall) -> None:
         """Admin requests may also be let in by a key pair as user and password."""
-        header = job.request.header(b"authorization")
+        header = call.request.header(b"authorization")
         known = None if self._verifier is None else self._verifier.by_password(header)
         if known is None:
-            self._authenticate(job)
+            self._authenticate(call)
         else:
-            job.identity, job.access = known, _access(job.request, known)
+            call.identity, call.access = known, _access(call.request, known)
 
     def _disturb(self, queue: str) -> float:
         """Faults that strike before a call is carried out; the seconds by which it is held up."""
@@ -198,27 +209,27 @@ class Broker:
         """Receives come last, those that wait before those that are new: they see what came with them."""
         now = self.clock.now()
         receives = []
-        for job in batch.jobs:
-            if job.is_receive:
-                receives.append(job)
+        for call in batch.calls:
+            if call.is_receive:
+                receives.append(call)
             else:
-                self._perform(job, batch, now)
-        now = self.clock.now()  # one of the jobs may have moved a manual clock
+                self._perform(call, batch, now)
+        now = self.clock.now()  # one of the calls may have moved a manual clock
         self._chores(now)
         self._serve_parked(batch, now)
-        for job in receives:
-            self._perform(job, batch, now)
+        for call in receives:
+            self._perform(call, batch, now)
         woken = self.engine.woken()  # by receives: messages that stay visible
-        self._look_again = any(job.queue in woken for job in batch.parked) or not woken.isdisjoint(self._parked)
+        self._look_again = any(call.queue in woken for call in batch.parked) or not woken.isdisjoint(self._parked)
 
     def _committed(self, batch: Batch) -> None:
         """It has happened: polls wait or do not wait any more. Answers leave when it is durable."""
         self.engine.committed()
         del self._undelivered[:]
-        for job in batch.unparked:
-            self._unpark(job)
-        for job in batch.parked:
-            self._park(job)
+        for call in batch.unparked:
+            self._unpark(call)
+        for call in batch.parked:
+            self._park(call)
         if self._syncer is not None and (self.engine.must_sync or self._unsynced or self._syncing):
             self._unsynced.append(batch)
             if not self._syncing:
@@ -256,11 +267,11 @@ class Broker:
         log.critical("%s", self._disk_failure)
         unsynced, self._unsynced = self._unsynced, []
         for batch in (*batches, *unsynced):
-            for job in batch.done:
-                job.error, job.result = ServiceError(SERVICE_UNAVAILABLE, self._disk_failure), None
-                if job.work is None:
-                    job.answer = self._render(job)
-                job.request.reply(job.answer)
+            for call in batch.done:
+                call.error, call.result = ServiceError(SERVICE_UNAVAILABLE, self._disk_failure), None
+                if call.work is None:
+                    call.answer = self._render(call)
+                call.request.reply(call.answer)
         self._plan()
 
     def _checkpointed(self, error: Exception | None) -> None:
@@ -280,33 +291,38 @@ class Broker:
             self.engine.checkpoint()
         self._disk_is_low = low
 
-    def _perform(self, job: Job, batch: Batch, now: int) -> None:
-        if job.work is not None:
-            if not job.answer:  # what was done once is not done again if the batch must be repeated
-                job.answer = job.work(now)
-            batch.done.append(job)
+    def _perform(self, call: PendingCall, batch: Batch, now: int) -> None:
+        if call.work is not None:
+            if not call.answer:  # what was done once is not done again if the batch must be repeated
+                call.answer = call.work(now)
+            batch.done.append(call)
             return
-        assert job.call is not None
-        caller = job.caller(now)
-        job.error = None
+        assert call.parsed is not None
+        operation, params, _ = call.parsed
+        caller = call.caller(now)
+        call.error = None
         try:
-            if self._disk_failure:
-                raise ServiceError(SERVICE_UNAVAILABLE, self._disk_failure)
-            if self._disk_is_low and job.call.operation.name in _GROWING:
-                raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
-            job.result = self.engine.call(job.call.operation.name, job.call.params, caller)
-            job.performed = now
-            if not job.result and job.is_receive and not self._stopping and not job.deadline:
-                wait = self.engine.wait_seconds(job.call.params, caller)
+            if self._disk_is_low or self._disk_failure:
+                self._check_disk(operation.name)
+            call.result = self.engine.call(operation.name, params, caller)
+            call.performed = now
+            if not call.result and call.is_receive and not self._stopping and not call.deadline:
+                wait = self.engine.wait_seconds(params, caller)
                 if wait:
-                    job.deadline = now + wait * 1000
-                    batch.parked.append(job)
+                    call.deadline = now + wait * 1000
+                    batch.parked.append(call)
                     return
+            if operation.name == "StartMessageMoveTask":
+                self._moves_due = now
         except ServiceError as error:
-            job.error = error
-        batch.done.append(job)
-        if job.call.operation.name == "StartMessageMoveTask" and job.error is None:
-            self._moves_due = now
+            call.error = error
+        batch.done.append(call)
+
+    def _check_disk(self, operation: str) -> None:
+        if self._disk_failure:
+            raise ServiceError(SERVICE_UNAVAILABLE, self._disk_failure)
+        if operation in _GROWING:
+            raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
 
     def _chores(self, now: int) -> None:
         for queue, handles, received in self._undelivered:
@@ -325,44 +341,44 @@ class Broker:
         woken, everywhere = self.engine.woken(), self._look_again
         names = [name for name in self._parked if name in woken or everywhere or self.engine.next_look(name) <= now]
         for name in names:
-            for job in self._parked[name]:
-                if job.request.hung_up:
-                    job.request.abort()
-                    batch.unparked.append(job)
+            for call in self._parked[name]:
+                if call.request.hung_up:
+                    call.request.abort()
+                    batch.unparked.append(call)
                     continue
-                self._perform(job, batch, now)
-                if job.error is None and not job.result:
+                self._perform(call, batch, now)
+                if call.error is None and not call.result:
                     batch.done.pop()
                     break
-                batch.unparked.append(job)
+                batch.unparked.append(call)
 
     def _salvage(self, batch: Batch, error: Exception) -> None:
         """The shared transaction failed: each call is carried out again in one of its own, and answers for itself."""
         if not isinstance(error, sqlite3.Error):
             log.error("a call failed; the calls of its batch are repeated one by one", exc_info=error)
-        alone = Batch(batch.jobs)
+        alone = Batch(batch.calls)
         self.engine.rollback()
         if isinstance(error, sqlite3.Error):
             self.engine.checkpoint()
         must_sync = False
-        for job in batch.jobs:
-            job.deadline, job.result = 0, None
+        for call in batch.calls:
+            call.deadline, call.result = 0, None
             try:
                 self.engine.begin()
-                self._perform(job, alone, self.clock.now())
+                self._perform(call, alone, self.clock.now())
                 self.engine.flush()
                 self.engine.commit()
                 self.engine.committed()
                 must_sync = must_sync or self.engine.must_sync
             except Exception as cause:  # noqa: BLE001 - this call failed; the others must not
                 self.engine.rollback()
-                job.error = _failure(cause)
-                alone.done = [done for done in alone.done if done is not job]
-                alone.parked = [parked for parked in alone.parked if parked is not job]
-                job.work = None
-                alone.done.append(job)
-        for job in alone.parked:
-            self._park(job)
+                call.error = _failure(cause)
+                alone.done = [done for done in alone.done if done is not call]
+                alone.parked = [parked for parked in alone.parked if parked is not call]
+                call.work = None
+                alone.done.append(call)
+        for call in alone.parked:
+            self._park(call)
         self._render_all(alone)
         if self._syncer is not None and must_sync:
             self._unsynced.append(alone)
@@ -382,48 +398,48 @@ class Broker:
         self._moves_due = 0
         self._schedule()
 
-    # Out: from a job to its answer.
+    # Out: from a call to its answer.
 
     def _render_all(self, batch: Batch) -> None:
-        for job in batch.done:
-            if job.work is None:
-                job.answer = self._render(job)
+        for call in batch.done:
+            if call.work is None:
+                call.answer = self._render(call)
 
-    def _render(self, job: Job) -> bytes:
-        headers = b"x-amzn-RequestId: %b\r\n" % job.request_id.encode()
-        keep_alive = job.request.keep_alive
-        if job.error is not None:
-            if job.protocol is wire.Protocol.JSON:
-                headers += b"x-amzn-query-error: %b\r\n" % wire.query_error_header(job.error).encode()
-            content_type, body = wire.error_answer(job.protocol, job.error, job.request_id)
-            return render(job.error.kind.status, content_type, body, keep_alive=keep_alive, headers=headers)
-        assert job.call is not None
-        result = job.result or {}
+    def _render(self, call: PendingCall) -> bytes:
+        headers = b"x-amzn-RequestId: %b\r\n" % call.request_id.encode()
+        keep_alive = call.request.keep_alive
+        if call.error is not None:
+            if call.protocol is _JSON:
+                headers += b"x-amzn-query-error: %b\r\n" % wire.query_error_header(call.error).encode()
+            content_type, body = wire.error_answer(call.protocol, call.error, call.request_id)
+            return render(call.error.kind.status, content_type, body, keep_alive=keep_alive, headers=headers)
+        assert call.parsed is not None
+        result = call.result or {}
         if isinstance(result, Received):
-            if job.protocol is wire.Protocol.JSON:
+            if call.protocol is _JSON:
                 return render(200, wire.json.CONTENT_TYPE, result.json.encode(), keep_alive=keep_alive, headers=headers)
             result = result.as_dict()
-        content_type, body = wire.answer(job.call, result, job.request_id)
+        content_type, body = wire.answer(call.parsed, result, call.request_id)
         return render(200, content_type, body, keep_alive=keep_alive, headers=headers)
 
     def _answer(self, batch: Batch) -> None:
         """The transaction is durable: everybody may know."""
-        for job in batch.done:
-            self._reply(job)
+        for call in batch.done:
+            self._reply(call)
 
-    def _reply(self, job: Job) -> None:
-        if job.is_receive and job.error is None:
-            if not job.result:
-                self.engine.count_empty_receive(job.queue)
-            elif job.request.hung_up:
-                assert isinstance(job.result, Received)
-                self._undelivered.append((job.queue, job.result.handles, job.performed))
-                job.request.abort()
+    def _reply(self, call: PendingCall) -> None:
+        if call.is_receive and call.error is None:
+            if not call.result:
+                self.engine.count_empty_receive(call.queue)
+            elif call.request.hung_up:
+                assert isinstance(call.result, Received)
+                self._undelivered.append((call.queue, call.result.handles, call.performed))
+                call.request.abort()
                 return
-        if self.faults.active and job.call is not None and self.faults.strikes(Fault.LOST_ANSWER, job.queue):
-            job.request.abort()
+        if self.faults.active and call.parsed is not None and self.faults.strikes(Fault.LOST_ANSWER, call.queue):
+            call.request.abort()
             return
-        job.request.reply(job.answer)
+        call.request.reply(call.answer)
 
     def _plan(self) -> None:
         """When to run next: now if something waits, else when something falls due."""
@@ -448,34 +464,34 @@ class Broker:
 
     # Long polls.
 
-    def _park(self, job: Job) -> None:
+    def _park(self, call: PendingCall) -> None:
         if self._stopping:
-            self._end_poll(job)
+            self._end_poll(call)
             return
-        seconds = max(0.0, (job.deadline - self.clock.now()) / 1000)
-        job.timer = self._loop.call_later(seconds, self._end_poll, job)
-        self._parked.setdefault(job.queue, {})[job] = None
+        seconds = max(0.0, (call.deadline - self.clock.now()) / 1000)
+        call.timer = self._loop.call_later(seconds, self._end_poll, call)
+        self._parked.setdefault(call.queue, {})[call] = None
         # Something may have become visible between its look and now.
-        self._look_again = self._look_again or self.engine.next_look(job.queue) <= self.clock.now()
+        self._look_again = self._look_again or self.engine.next_look(call.queue) <= self.clock.now()
 
-    def _unpark(self, job: Job) -> None:
-        if job.timer is not None:
-            job.timer.cancel()
-        waiting = self._parked.get(job.queue)
+    def _unpark(self, call: PendingCall) -> None:
+        if call.timer is not None:
+            call.timer.cancel()
+        waiting = self._parked.get(call.queue)
         if waiting is not None:
-            waiting.pop(job, None)
+            waiting.pop(call, None)
             if not waiting:
-                del self._parked[job.queue]
+                del self._parked[call.queue]
 
-    def _end_poll(self, job: Job) -> None:
+    def _end_poll(self, call: PendingCall) -> None:
         if self._checkpointing:
             # Nobody may look at the engine now.
-            job.timer = self._loop.call_later(0.001, self._end_poll, job)
+            call.timer = self._loop.call_later(0.001, self._end_poll, call)
             return
-        self._unpark(job)
-        job.result = {}
-        self.engine.count_empty_receive(job.queue)
-        job.request.reply(self._render(job))
+        self._unpark(call)
+        call.result = {}
+        self.engine.count_empty_receive(call.queue)
+        call.request.reply(self._render(call))
 
     # Time and the end.
 
@@ -483,10 +499,10 @@ class Broker:
         """The manual clock was moved: ends the polls whose wait is over and does all that has fallen due."""
         now = self.clock.now()
         self._look_again = self._sweep_due = True
-        for job in [job for jobs in self._parked.values() for job in jobs if job.deadline <= now]:
-            if job.timer is not None:
-                job.timer.cancel()
-            job.timer = self._loop.call_later(0.001, self._end_poll, job)
+        for call in [call for calls in self._parked.values() for call in calls if call.deadline <= now]:
+            if call.timer is not None:
+                call.timer.cancel()
+            call.timer = self._loop.call_later(0.001, self._end_poll, call)
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
@@ -500,15 +516,15 @@ class Broker:
         """Finishes what is under way, answers the polls that wait, and closes the database."""
         self._stopping = True
         self._tick_timer.cancel()
-        for job in list(self._held):
-            self._release(job)
+        for call in list(self._held):
+            self._release(call)
         while self._scheduled or self._checkpointing or self._pending or self._syncing or self._unsynced:
             self._idle.clear()
             if not self._syncing:
                 self._schedule()
             await self._idle.wait()
-        for job in [job for jobs in self._parked.values() for job in jobs]:
-            self._end_poll(job)
+        for call in [call for calls in self._parked.values() for call in calls]:
+            self._end_poll(call)
         for connection in list(self.connections):
             connection.finish()
         if self._look_timer is not None:
@@ -520,8 +536,10 @@ class Broker:
 
 
 def _origin(request: Request) -> str:
-    scheme = "https" if request.headers.get(b"x-forwarded-proto") == b"https" else "http"
-    return f"{scheme}://{request.header(b'host', 'localhost')}"
+    host = request.headers.get(b"host", b"localhost").decode("latin-1")
+    if request.headers.get(b"x-forwarded-proto") == b"https":
+        return f"https://{host}"
+    return f"http://{host}"
 
 
 def _access(request: Request, identity: Identity) -> Access:

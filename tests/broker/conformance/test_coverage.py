@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-
 def docstrings() -> Iterator[str]:
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         if path.name != Path(__file__).name:

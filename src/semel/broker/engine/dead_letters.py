@@ -54,7 +54,7 @@ def _insert(store: Store, target: Queue, row: Row, *, delay: int, now: int) -> N
     row = row._replace(id=store.next_row(generation))
     number, due = row.id & NUMBER_MASK, now + delay if delay else 0
     late = row.enqueued < now
-    store.insert(row, due=due if due and not target.fifo else None, arrived=now if late else None)
+    store.insert(*row, due if due and not target.fifo else None, now if late else None)
     enter(generation, number, row.group, due, now)
     if late:
         generation.add_late(row.enqueued, number)

@@ -26,6 +26,9 @@ class Receipt(NamedTuple):
     receive: int
 
 
+_receipt = Receipt._make
+
+
 class Receipts:
     """Writes and reads handles. `key` is the database's own, so that no other broker's handles pass for ours."""
 
@@ -42,7 +45,7 @@ class Receipts:
         """What a handle says, whether it is true or not. Raises ReceiptHandleIsInvalid for garbage."""
         try:
             data = a2b_base64(handle, strict_mode=True) if len(handle) == _ENCODED_LENGTH else b""
-            return Receipt._make(_layout.unpack_from(data))
+            return _receipt(_layout.unpack_from(data))
         except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not a handle
             raise _garbage(handle) from None
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.engine.dedup import digest
 from semel.broker.engine.generation import Generation, MessageState
-from semel.broker.engine.rows import Row, packed, wire_of
+from semel.broker.engine.rows import packed, wire_of
 from semel.broker.engine.schema import DELAYED, GENERATION_BITS, NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store, sequence_number
 from semel.broker.engine.validation import (
@@ -205,11 +205,10 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
             known[digests[number]] = message_id, row
             firsts.append((digests[number], message_id, row))
             result["SequenceNumber"] = sequence_number(row & NUMBER_MASK)
-        store.insert(
-            Row(row, now, wire, draft.group, _extra(queue, draft, caller)),
-            due=now + draft.delay if draft.delay and not queue.fifo else None,
-        )
-        enter(queue.generation, row & NUMBER_MASK, draft.group, now + draft.delay if draft.delay else 0, now)
+        due = now + draft.delay if draft.delay else 0
+        # A FIFO queue's delay is known from its attributes.
+        store.insert(row, now, wire, draft.group, _extra(queue, draft, caller), due if due and not queue.fifo else None)
+        enter(generation, row & NUMBER_MASK, draft.group, due, now)
     if firsts:
         store.dedup.remember(firsts, now)
     if dropped:

@@ -285,7 +285,8 @@ class Store:
                 del self.totals[key]
             self._forgotten.clear()
         if self.tally:
-            self.totals.update(self.tally)
+            for key, amount in self.tally.items():
+                self.totals[key] += amount
             self.tally.clear()
 
     def rollback(self) -> None:
@@ -324,8 +325,17 @@ class Store:
     def insert_plain(self, row: int, enqueued: int, wire: str) -> None:
         self._sent_plain.append((row, enqueued, wire))
 
-    def insert(self, row: Row, *, due: int | None = None, arrived: int | None = None) -> None:
-        self._sent.append((*row, due, arrived))
+    def insert(
+        self,
+        row: int,
+        enqueued: int,
+        wire: str,
+        group: str | None,
+        extra: str | None,
+        due: int | None = None,
+        arrived: int | None = None,
+    ) -> None:
+        self._sent.append((row, enqueued, wire, group, extra, due, arrived))
 
     def delete(self, rows: Iterable[int]) -> None:
         self._deleted.extend(rows)

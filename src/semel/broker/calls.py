@@ -13,12 +13,12 @@ from semel.broker.http import Request
 from semel.sqs.errors import ServiceError
 
 
-class Job:
+class PendingCall:
     """One call on its way through the broker."""
 
-    # Most jobs need few of these, and there are many jobs: what is not set is shared.
+    # Most calls need few of these, and there are many calls: what is not set is shared.
     identity: Identity
-    call: wire.Call | None = None
+    parsed: wire.Call | None = None
     work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
     origin: str = ""
     trace: str | None = None
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def is_receive(self) -> bool:
-        return self.call is not None and self.call.operation.name == "ReceiveMessage"
+        return self.parsed is not None and self.parsed[0].name == "ReceiveMessage"
 
     def caller(self, now: int) -> Caller:
         who = self.identity
@@ -49,7 +49,7 @@ class Job:
     def queue(self) -> str:
         """The key of the queue that a call is about; empty if it is about none. Once asked, it stays the same."""
         if self._queue is None:
-            self._queue = "" if self.call is None else self._engine.key_of_call(self.call.params, self.caller(0))
+            self._queue = "" if self.parsed is None else self._engine.key_of_call(self.parsed.params, self.caller(0))
         return self._queue
 
 
@@ -57,7 +57,7 @@ class Job:
 class Batch:
     """What one transaction did; it takes effect outside only when the transaction is durable."""
 
-    jobs: list[Job]
-    done: list[Job] = field(default_factory=list)
-    parked: list[Job] = field(default_factory=list)
-    unparked: list[Job] = field(default_factory=list)
+    calls: list[PendingCall]
+    done: list[PendingCall] = field(default_factory=list)
+    parked: list[PendingCall] = field(default_factory=list)
+    unparked: list[PendingCall] = field(default_factory=list)
