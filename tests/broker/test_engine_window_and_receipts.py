@@ -56,6 +56,7 @@ def test_a_sweep_reads_only_what_has_expired(engine: Engine) -> None:
     window = engine.store.dedup
     for n in range(4_000):
         window.remember([(digest(1, "", str(n)), str(n), n)], n)
+    window.write_out()
     steps = [0]
 
     def count() -> None:
@@ -82,6 +83,7 @@ def test_the_window_is_the_same_after_it_was_read_again(engine: Engine) -> None:
     window.remember([(one, "m1", 1)], 0)
     window.remember([(two, "m2", 2)], 10)
     window.remember([(one, "m3", 3)], WINDOW)  # the first had expired
+    window.write_out()
     for again in (window, DedupWindow(engine.store.db)):
         again.load()
         assert again.known([one, two], WINDOW) == {one: ("m3", 3), two: ("m2", 2)}

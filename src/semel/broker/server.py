@@ -230,12 +230,10 @@ class Broker:
             self._unpark(call)
         for call in batch.parked:
             self._park(call)
-        if self._syncer is not None and (self.engine.must_sync or self._unsynced or self._syncing):
+        if self._syncer is not None and (self.engine.must_sync or self._syncing):
             self._unsynced.append(batch)
             if not self._syncing:
                 self._sync()
-            # The disk is busy for a while: the time to write the answers.
-            self._render_all(batch)
         else:
             self._render_all(batch)
             self._answer(batch)
@@ -248,7 +246,18 @@ class Broker:
     def _sync(self) -> None:
         assert self._syncer is not None
         self._syncing, self._unsynced = self._unsynced, []
-        self._syncer.sync(self._synced)
+        if self._syncer.is_fast:
+            try:
+                self._syncer.sync_now()
+            except OSError as error:
+                self._synced(error)
+            else:
+                self._synced(None)
+        else:
+            self._syncer.sync(self._synced)
+            # The disk is busy for a while: the time to write the answers, and to go on with the next transaction.
+            for batch in self._syncing:
+                self._render_all(batch)
 
     def _synced(self, error: Exception | None) -> None:
         durable, self._syncing = self._syncing, []
@@ -256,6 +265,7 @@ class Broker:
             self._give_up(error, durable)
             return
         for batch in durable:
+            self._render_all(batch)
             self._answer(batch)
         if self._unsynced:
             self._sync()
@@ -363,6 +373,8 @@ class Broker:
         must_sync = False
         for call in batch.calls:
             call.deadline, call.result = 0, None
+            if call.work is None:
+                call.answer = b""
             try:
                 self.engine.begin()
                 self._perform(call, alone, self.clock.now())
@@ -402,7 +414,7 @@ class Broker:
 
     def _render_all(self, batch: Batch) -> None:
         for call in batch.done:
-            if call.work is None:
+            if not call.answer:
                 call.answer = self._render(call)
 
     def _render(self, call: PendingCall) -> bytes:

@@ -8,9 +8,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from time import monotonic
 from typing import Final
 
 Done = Callable[[Exception | None], None]
+
+_FAST_SECONDS: Final = 0.000_5
+_WEIGHT: Final = 0.1  # of the newest sync in the average
 
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 
@@ -24,6 +28,7 @@ class Syncer:
     def __init__(self, file: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file, self._loop = file, loop
         self._descriptor: int | None = None
+        self._seconds = 0.0  # that a sync took of late
         self._work: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="semel-sync", daemon=True)
         self._thread.start()
@@ -41,10 +46,21 @@ class Syncer:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
+    @property
+    def is_fast(self) -> bool:
+        """Whether the disk is done sooner than it takes to wake another thread a few times."""
+        return self._seconds < _FAST_SECONDS
+
+    def sync_now(self) -> None:
+        """On the thread of whoever calls. Only while no other sync is under way."""
+        self._sync()
+
     def _sync(self) -> None:
         if self._descriptor is None:
             self._descriptor = os.open(self._file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        start = monotonic()
         _fdatasync(self._descriptor)
+        self._seconds += _WEIGHT * (monotonic() - start - self._seconds)
 
     def _main(self) -> None:
         while (item := self._work.get()) is not None:

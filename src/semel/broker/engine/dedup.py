@@ -51,11 +51,13 @@ class DedupWindow:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._recent: dict[bytes, int] = {}  # digest to place in the log, oldest first
+        self._unwritten: dict[bytes, tuple[int, bytes, str, int, int]] = {}  # rows for the log, of this transaction
         self._next = 1
         self._tree_is_used = False
 
     def load(self) -> None:
         """Reads the log again, after a start or a rollback."""
+        self._unwritten = {}
         self._recent = {}
         self._next = 1
         for one, place in self._db.execute(_LOAD):
@@ -68,7 +70,13 @@ class DedupWindow:
         found: dict[bytes, First] = {}
         for one in digests:
             place = self._recent.get(one)
-            if place is not None:
+            if place is None:
+                continue
+            new = self._unwritten.get(one)
+            if new is not None:
+                if new[4] > now:
+                    found[one] = new[2], new[3]
+            else:
                 row = self._db.execute(_IN_LOG, (place, now)).fetchone()
                 if row is not None:
                     found[one] = row
@@ -81,10 +89,15 @@ class DedupWindow:
     def remember(self, firsts: Sequence[tuple[bytes, str, int]], now: int) -> None:
         """(digest, message id, row) of sends that were the first with their dedup id."""
         expires = now + limits.DEDUP_WINDOW * 1000
-        place = self._next
-        self._db.executemany(_APPEND, [(place + i, *first, expires) for i, first in enumerate(firsts)])
-        for i, (one, _, _) in enumerate(firsts):
-            self._append(one, place + i)
+        for one, message_id, row in firsts:
+            self._unwritten[one] = self._next, one, message_id, row, expires
+            self._append(one, self._next)
+
+    def write_out(self) -> None:
+        """Appends what is new to the log."""
+        if self._unwritten:
+            self._db.executemany(_APPEND, list(self._unwritten.values()))
+            self._unwritten = {}
 
     def _append(self, one: bytes, place: int) -> None:
         self._recent.pop(one, None)  # an id that is used again after its time goes to the end
@@ -93,6 +106,7 @@ class DedupWindow:
 
     def sweep(self, now: int, chunk: int) -> bool:
         """Forgets what has expired and keeps the log short. True if there is more to do."""
+        self.write_out()
         more = self._drop_expired(now, chunk)
         if len(self._recent) > _LONGEST_LOG:
             self._db.execute(_MERGE, (now,))

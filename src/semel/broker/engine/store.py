@@ -275,6 +275,7 @@ class Store:
     def flush(self) -> None:
         """Writes everything that is left to write; the transaction is then ready to commit."""
         self.write_out()
+        self.dedup.write_out()
         self.must_sync = self.db.total_changes != self._changes
         self.log.flush()
 
