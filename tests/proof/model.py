@@ -283,10 +283,17 @@ class Model:
         """What a receive from a FIFO queue hands out, and what becomes a dead letter on the way."""
         handed: list[Message] = []
         buried: list[Message] = []
-        for message in queue.receivable(now):
-            if len(handed) >= limit:
+        group: str | None = None
+        while len(handed) < limit:
+            # What has left makes room within the look-ahead. The group that was begun goes on first.
+            left = replace(queue, messages=[message for message in queue.messages if message not in buried])
+            found = [message for message in left.receivable(now) if message not in handed]
+            found.sort(key=lambda message: message.group != group)
+            if not found:
                 break
-            (buried if self.exhausted(queue, message) else handed).append(message)
+            for message in found[: limit - len(handed)]:
+                group = message.group
+                (buried if self.exhausted(queue, message) else handed).append(message)
         return handed, buried
 
     def check_standard_choice(

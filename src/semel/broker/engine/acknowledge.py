@@ -145,6 +145,8 @@ def give_back(store: Store, queue: Queue, handles: list[str], received: int, now
             if not state.receives:
                 state.first = 0
             store.log.add(queue.generation, [state])
+            for attempt in queue.generation.undo_attempts(state.number):
+                store.log.add_attempt(queue.generation, [], attempt, now)
 
 
 def _each(entries: list[dict[str, Any]], one: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

@@ -67,6 +67,10 @@ class Group:
         self.sent = self.busy_at = 0
         self.busy = 0.0
 
+    def __lt__(self, other: Group) -> bool:
+        """For the heap of groups, where one that is gone may have had the same rank."""
+        return False
+
     def __len__(self) -> int:
         """Ready messages."""
         return len(self.items) - self.start
@@ -317,6 +321,13 @@ class Generation:
                 group.discard(state.key)
             self.drop_if_empty(group)
         return state
+
+    def undo_attempts(self, number: int) -> list[str]:
+        """The receive of a message was undone: attempt ids of receives with it have lost their meaning."""
+        undone = [name for name, attempt in self.attempts.items() if any(one[0] == number for one in attempt.messages)]
+        for name in undone:
+            self.attempts[name] = self.attempts[name]._replace(messages=[])
+        return undone
 
     def expire_attempts(self, now: int) -> None:
         for name in list(self.attempts):
