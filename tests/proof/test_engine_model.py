@@ -1,6 +1,6 @@
 """Random calls to the engine and to a model of SQS in plain Python: every answer must be one that the model allows.
 
-After every step the database is checked as well: its counters, heads and groups against what its rows say, its rows
+After every step the database is checked as well: its counters and groups against what its rows say, its rows
 against the model's lists. Steps run in transactions of random length; some are rolled back, and then nothing has
 happened. SEMEL_PROOF_EXAMPLES=5000 makes it a long hunt with new random numbers each time.
 """
@@ -837,7 +837,7 @@ class EngineAndModel(RuleBasedStateMachine):
             counted = Counter(state.state for state in generation.states.values())
             ready = len(numbers) - counted[1] - counted[2]
             assert generation.counts == [ready, counted[1], counted[2]]
-            assert generation.busy_groups == sum(bool(group.flying) for group in generation.groups.values())
+            assert generation.busy_groups == sum(bool(group.in_flight) for group in generation.groups.values())
 
     def groups_are_what_their_messages_make_them(self) -> None:
         """Every group has messages, every grouped message a group; what is ready can be found."""
@@ -854,22 +854,22 @@ class EngineAndModel(RuleBasedStateMachine):
                         returned.add(key)
                     assert state is not None or number > generation.cursor
                     continue
-                ready, flying, delayed = members.get(group, ([], set(), 0))
+                ready, in_flight, delayed = members.get(group, ([], set(), 0))
                 if state is None or state.state == 0:
                     ready.append(key)
                 elif state.state == 1:
-                    flying.add(number)
+                    in_flight.add(number)
                 else:
                     delayed += 1
-                members[group] = ready, flying, delayed
+                members[group] = ready, in_flight, delayed
             assert returned <= set(generation.returned)
             assert {
-                group.name: (group.items[group.start :], group.flying, group.delayed)
+                group.name: (group.items[group.start :], group.in_flight, group.delayed)
                 for group in generation.groups.values()
-            } == {group: (sorted(ready), flying, delayed) for group, (ready, flying, delayed) in members.items()}
-            fifo, heads = generation.fifo, generation.heads
-            offered = {id(group) for rank, group in heads if group.offered == rank == group.rank(fifo)}
-            offered |= {id(group) for group in generation.beyond.values()}
+            } == {group: (sorted(ready), in_flight, delayed) for group, (ready, in_flight, delayed) in members.items()}
+            fifo, heap = generation.fifo, generation.group_heap
+            offered = {id(group) for rank, group in heap if group.offered == rank == group.rank(fifo)}
+            offered |= {id(group) for group in generation.beyond_look_ahead.values()}
             for one in generation.groups.values():
                 assert not one.taken
                 assert one.rank(fifo) is None or id(one) in offered
@@ -998,7 +998,7 @@ def test_what_is_done_in_portions_adds_up(monkeypatch: pytest.MonkeyPatch) -> No
         (move_tasks, "_STEP", 2),
         (generation, "_STALE_ENTRIES", 2),
         (generation, "_ITEMS_DROPPED", 2),
-        (expiry, "_STALE_LATE", 2),
+        (expiry, "_STALE_BACKDATED", 2),
         (receive_log, "_LONG", 5),
         (receive_log, "_MOST_STATES", 2),
         (receive_log, "_TRIMMED_ROWS", 2),

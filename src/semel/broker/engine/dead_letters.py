@@ -53,10 +53,10 @@ def _insert(store: Store, target: Queue, row: Row, *, delay: int, now: int) -> N
     store.touched.add(generation)
     row = row._replace(id=store.next_row(generation))
     number, due = row.id & NUMBER_MASK, now + delay if delay else 0
-    late = row.enqueued < now
-    store.insert(*row, due if due and not target.fifo else None, now if late else None)
+    backdated = row.enqueued < now
+    store.insert(*row, due if due and not target.fifo else None, now if backdated else None)
     enter(generation, number, row.group, due, now)
-    if late:
-        generation.add_late(row.enqueued, number)
+    if backdated:
+        generation.add_backdated(row.enqueued, number)
         generation.expiry_floor = min(generation.expiry_floor, row.enqueued + target.retention)
     store.woken.add(target.key)

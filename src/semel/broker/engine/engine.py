@@ -38,7 +38,7 @@ __all__ = ["NEVER", "Access", "Caller", "Engine", "Identity", "Queue", "Received
 
 Params = dict[str, Any]
 Operation = Callable[[Params, Caller], Params | Received]
-_CHECKPOINT_PAGES: Final = 3_000
+_CHECKPOINT_PAGES: Final = 2_000
 _OFTEN: Final = 3  # receives after which a message does not count for the age of the oldest one
 # What looks at the table of messages, or may, writes out first what was sent and deleted; these do not look.
 _BLIND = frozenset({"SendMessage", "SendMessageBatch", "DeleteMessage", "DeleteMessageBatch", "ReceiveMessage"})

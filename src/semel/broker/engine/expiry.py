@@ -18,8 +18,8 @@ from semel.broker.engine.store import Queue, Store
 _CHUNK: Final = 500
 _OLDEST = "SELECT id, enqueued, grp FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 _ONE = "SELECT id, enqueued, grp FROM messages WHERE id = ?"
-_LATE = "SELECT id, enqueued FROM messages WHERE id >= ? AND id < ? AND arrived IS NOT NULL"
-_STALE_LATE: Final = 1_000
+_BACKDATED = "SELECT id, enqueued FROM messages WHERE id >= ? AND id < ? AND arrived IS NOT NULL"
+_STALE_BACKDATED: Final = 1_000
 
 
 def expire(store: Store, queue: Queue, now: int) -> bool:
@@ -70,14 +70,14 @@ def _expire_retention(store: Store, queue: Queue, now: int) -> bool:
         over[row & NUMBER_MASK] = group
     else:
         more = len(rows) == _CHUNK  # there may be more behind them
-    late = _late(store, generation)
-    while late and len(over) < 2 * _CHUNK:
-        enqueued, number = late[0] >> GENERATION_BITS, late[0] & NUMBER_MASK
+    backdated = _backdated(store, generation)
+    while backdated and len(over) < 2 * _CHUNK:
+        enqueued, number = backdated[0] >> GENERATION_BITS, backdated[0] & NUMBER_MASK
         row = store.db.execute(_ONE, (generation.low | number,)).fetchone()
         if row is not None and enqueued + queue.retention > now:
             kept = min(kept, enqueued)
             break
-        heappop(late)
+        heappop(backdated)
         if row is not None:
             over[number] = row[2]
     more = more or len(over) >= 2 * _CHUNK
@@ -88,13 +88,13 @@ def _expire_retention(store: Store, queue: Queue, now: int) -> bool:
     return more
 
 
-def _late(store: Store, generation: Generation) -> list[int]:
-    late = generation.late
-    if len(late) > _STALE_LATE + 2 * sum(generation.counts):
-        found = store.db.execute(_LATE, (generation.low, generation.high))
-        late[:] = [enqueued << GENERATION_BITS | row & NUMBER_MASK for row, enqueued in found]
-        heapify(late)
-    return late
+def _backdated(store: Store, generation: Generation) -> list[int]:
+    backdated = generation.backdated
+    if len(backdated) > _STALE_BACKDATED + 2 * sum(generation.counts):
+        found = store.db.execute(_BACKDATED, (generation.low, generation.high))
+        backdated[:] = [enqueued << GENERATION_BITS | row & NUMBER_MASK for row, enqueued in found]
+        heapify(backdated)
+    return backdated
 
 
 def remove(store: Store, queue: Queue, messages: dict[int, str | None], now: int) -> None:
@@ -107,7 +107,7 @@ def remove(store: Store, queue: Queue, messages: dict[int, str | None], now: int
         state = generation.forget(number, group)
         if fair and state is not None and state.state == IN_FLIGHT:
             groups.worked(generation, state.group, now - state.received, now)
-    if generation.horizon is not None:
+    if generation.look_ahead_end is not None:
         look_ahead.left(store, generation, messages)
     if generation.groups:
         store.woken.add(queue.key)

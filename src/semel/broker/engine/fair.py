@@ -27,7 +27,7 @@ def take(store: Store, generation: Generation, want: int, now: int) -> list[int]
         if group is not None and (key is None or group.items[group.start] < key):
             generation.pop_group()
             if is_noisy(generation, group, group.taken, now):
-                heappush(noisy, (len(group.flying) + group.taken, group.items[group.start], group))
+                heappush(noisy, (len(group.in_flight) + group.taken, group.items[group.start], group))
             else:
                 numbers.append(_take_from(group))
                 generation.offer(group)
@@ -38,10 +38,10 @@ def take(store: Store, generation: Generation, want: int, now: int) -> list[int]
         else:
             break
     while noisy and len(numbers) < want:
-        flying, _, group = heappop(noisy)
+        in_flight, _, group = heappop(noisy)
         numbers.append(_take_from(group))
         if len(group):
-            heappush(noisy, (flying + 1, group.items[group.start], group))
+            heappush(noisy, (in_flight + 1, group.items[group.start], group))
     for _, _, group in noisy:
         generation.offer(group)
     return numbers

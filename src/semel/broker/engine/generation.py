@@ -24,6 +24,7 @@ NEVER: Final = 1 << 62
 BACK_OF_QUEUE_RECEIVES: Final = 3
 _STALE_ENTRIES: Final = 1_000  # of a heap, before it is worth building it anew
 _ITEMS_DROPPED: Final = 64
+_NONE: Final[frozenset[int]] = frozenset()  # most groups have none in flight
 
 
 class MessageState:
@@ -49,17 +50,29 @@ class MessageState:
 class Group:
     """A message group with at least one message.
 
-    `items[start:]` are the keys of its ready messages, sorted; `flying` are the numbers of those in flight; `taken` is
-    how many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered`
-    is the rank of its newest entry in the heap of groups."""
+    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of the others; `taken` is how
+    many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered` is
+    the rank of its newest entry in the heap of groups."""
 
-    __slots__ = ("busy", "busy_at", "delayed", "flying", "items", "name", "offered", "sent", "start", "taken", "turn")
+    __slots__ = (
+        "busy",
+        "busy_at",
+        "delayed",
+        "in_flight",
+        "items",
+        "name",
+        "offered",
+        "sent",
+        "start",
+        "taken",
+        "turn",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.items: list[int] = []
         self.start = 0
-        self.flying: set[int] = set()
+        self.in_flight: set[int] | frozenset[int] = _NONE
         self.delayed = self.taken = 0
         self.turn = 0
         self.offered: int | None = None
@@ -77,7 +90,7 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        return len(self.items) == self.start and not self.flying and not self.delayed and not self.taken
+        return len(self.items) == self.start and not self.in_flight and not self.delayed and not self.taken
 
     def rank(self, fifo: bool) -> int | None:
         """By which groups are served; None if it has nothing to hand out. On FIFO, what is in flight holds back all
@@ -85,7 +98,7 @@ class Group:
         if self.start == len(self.items):
             return None
         head = self.items[self.start]
-        if fifo and self.flying and head & NUMBER_MASK > min(self.flying):
+        if fifo and self.in_flight and head & NUMBER_MASK > min(self.in_flight):
             return None
         return self.turn << 2 * GENERATION_BITS | head
 
@@ -133,8 +146,8 @@ class Generation:
 
     __slots__ = (
         *("id", "low", "high", "fifo", "next_number", "numbers_end", "counts", "cursor", "states", "returned"),
-        *("hidden", "late", "groups", "heads", "beyond", "attempts", "busy_groups", "turn"),
-        *("expiry_floor", "horizon", "busy", "busy_at"),
+        *("hidden", "backdated", "groups", "group_heap", "beyond_look_ahead", "attempts", "busy_groups", "turn"),
+        *("expiry_floor", "look_ahead_end", "busy", "busy_at"),
     )
 
     def __init__(self, id: int, next_number: int, *, fifo: bool) -> None:
@@ -150,14 +163,16 @@ class Generation:
         self.states: dict[int, MessageState] = {}
         self.returned: list[int] = []  # keys of ready messages without a group
         self.hidden: list[int] = []  # due, then number, of what is delayed or in flight
-        self.late: list[int] = []  # enqueued, then number, of what came here with an older date than its neighbours
+        self.backdated: list[
+            int
+        ] = []  # enqueued, then number, of what came here with an older date than its neighbours
         self.groups: dict[str, Group] = {}
-        self.heads: list[tuple[int, Group]] = []  # groups with something to hand out, by rank
-        self.beyond: dict[int, Group] = {}  # FIFO: groups whose first message is too far away, by its number
+        self.group_heap: list[tuple[int, Group]] = []  # groups with something to hand out, by rank
+        self.beyond_look_ahead: dict[int, Group] = {}  # FIFO: groups whose first message is too far away, by its number
         self.attempts: dict[str, Attempt] = {}  # oldest first
         self.busy_groups = self.turn = 0
         self.expiry_floor = 0
-        self.horizon: int | None = None  # see look_ahead.py
+        self.look_ahead_end: int | None = None  # see look_ahead.py
         self.busy, self.busy_at = 0.0, 0
 
     def __contains__(self, row: int) -> bool:
@@ -199,10 +214,10 @@ class Generation:
         counts[state.state] -= 1
         counts[READY] += 1
         if state.state == IN_FLIGHT and not self.fifo and state.receives >= BACK_OF_QUEUE_RECEIVES:
-            state.place = self.burn_number()
+            state.place = self.next_place()
         if group is not None:
             if state.state == IN_FLIGHT:
-                self.landed(group, state.number)
+                self.remove_in_flight(group, state.number)
             else:
                 group.delayed -= 1
         state.state, state.due = READY, 0
@@ -225,7 +240,7 @@ class Generation:
                 heapify(returned)
             heappush(returned, state.key)
 
-    def burn_number(self) -> int:
+    def next_place(self) -> int:
         """A number that no message will have: a place at the back of the queue. It need not be reserved, as it sorts
         before whatever is sent later, also if that gets the same number."""
         self.next_number += 1
@@ -246,35 +261,38 @@ class Generation:
         if rank is None or rank == group.offered:
             return
         group.offered = rank
-        heappush(self.heads, (rank, group))
-        if len(self.heads) > _STALE_ENTRIES + 2 * len(self.groups):
-            self.heads = [(r, g) for r, g in self.heads if g.offered == r == g.rank(self.fifo)]
-            heapify(self.heads)
+        heappush(self.group_heap, (rank, group))
+        if len(self.group_heap) > _STALE_ENTRIES + 2 * len(self.groups):
+            self.group_heap = [(r, g) for r, g in self.group_heap if g.offered == r == g.rank(self.fifo)]
+            heapify(self.group_heap)
 
     def next_group(self) -> Group | None:
         """The group whose turn it is, if any. Whoever takes from it, or puts it aside, offers it again."""
-        heads = self.heads
-        while heads:
-            rank, group = heads[0]
+        heap = self.group_heap
+        while heap:
+            rank, group = heap[0]
             if group.offered == rank == group.rank(self.fifo):
                 return group
             self.pop_group()
         return None
 
     def pop_group(self) -> None:
-        rank, group = heappop(self.heads)
+        rank, group = heappop(self.group_heap)
         if group.offered == rank:
             group.offered = None
 
-    def took_off(self, group: Group, number: int) -> None:
-        if not group.flying:
+    def add_in_flight(self, group: Group, number: int) -> None:
+        if group.in_flight:
+            group.in_flight |= {number}
+        else:
             self.busy_groups += 1
-        group.flying.add(number)
+            group.in_flight = {number}
 
-    def landed(self, group: Group, number: int) -> None:
-        group.flying.discard(number)
-        if not group.flying:
+    def remove_in_flight(self, group: Group, number: int) -> None:
+        group.in_flight -= {number}
+        if not group.in_flight:
             self.busy_groups -= 1
+            group.in_flight = _NONE
 
     def drop_if_empty(self, group: Group) -> None:
         if group.is_empty:
@@ -297,8 +315,8 @@ class Generation:
 
     # Leaving.
 
-    def add_late(self, enqueued: int, number: int) -> None:
-        heappush(self.late, enqueued << GENERATION_BITS | number)
+    def add_backdated(self, enqueued: int, number: int) -> None:
+        heappush(self.backdated, enqueued << GENERATION_BITS | number)
 
     def forget(self, number: int, group_name: str | None) -> MessageState | None:
         """A message leaves; its state, if it had one."""
@@ -314,7 +332,7 @@ class Generation:
         group = state.group
         if group is not None:
             if state.state == IN_FLIGHT:
-                self.landed(group, number)
+                self.remove_in_flight(group, number)
             elif state.state == DELAYED:
                 group.delayed -= 1
             else:

@@ -34,7 +34,7 @@ def is_noisy(generation: Generation, group: Group, taken: int, now: int) -> bool
     """`taken`: messages that a receive is just taking from the group."""
     if now - group.sent >= _QUIET_AFTER_MS:
         return False
-    own, all_of_them = len(group.flying) + taken, generation.counts[IN_FLIGHT]
+    own, all_of_them = len(group.in_flight) + taken, generation.counts[IN_FLIGHT]
     if own >= NOISY_IN_FLIGHT and own > NOISY_SHARE * all_of_them:
         return True
     busy = _faded(group.busy, group.busy_at, now)

@@ -1,7 +1,8 @@
 """How far a FIFO queue looks for groups: among its first 120,000 messages, in flight or not, and no further.
 
 The first message beyond that is found once and then moved along as messages before it leave, so that a receive never
-has to count. In a queue with fewer messages there is none. Groups that begin beyond it wait in `beyond`.
+has to count. In a queue with fewer messages there is none. Groups that
+begin beyond it wait in `beyond_look_ahead`.
 """
 
 from __future__ import annotations
@@ -17,41 +18,41 @@ _NTH = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1 OFF
 _NEXT = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 
 
-def horizon(store: Store, generation: Generation) -> int:
+def look_ahead_end(store: Store, generation: Generation) -> int:
     """The number of the first message that is too far away; NEVER if all are near enough."""
     if sum(generation.counts) <= limits.FIFO_LOOK_AHEAD:
-        if generation.horizon is not None:
-            generation.horizon = None
-            _bring_in(generation, list(generation.beyond))
+        if generation.look_ahead_end is not None:
+            generation.look_ahead_end = None
+            _bring_in(generation, list(generation.beyond_look_ahead))
         return NEVER
-    if generation.horizon is None:
+    if generation.look_ahead_end is None:
         bounds = (generation.low, generation.high, limits.FIFO_LOOK_AHEAD)
         row = store.db.execute(_NTH, bounds).fetchone()
-        generation.horizon = NEVER if row is None else row[0] & NUMBER_MASK
-    return generation.horizon
+        generation.look_ahead_end = NEVER if row is None else row[0] & NUMBER_MASK
+    return generation.look_ahead_end
 
 
 def left(store: Store, generation: Generation, numbers: Iterable[int]) -> None:
     """Messages left: as many others come within sight."""
-    if generation.horizon is None:
+    if generation.look_ahead_end is None:
         return
-    nearer = sum(number < generation.horizon for number in numbers)
+    nearer = sum(number < generation.look_ahead_end for number in numbers)
     if not nearer:
         return
     store.write_out()
-    bounds = (generation.low | generation.horizon, generation.high, nearer + 1)
+    bounds = (generation.low | generation.look_ahead_end, generation.high, nearer + 1)
     rows = [row for (row,) in store.db.execute(_NEXT, bounds)]
-    generation.horizon = rows[nearer] & NUMBER_MASK if len(rows) > nearer else NEVER
+    generation.look_ahead_end = rows[nearer] & NUMBER_MASK if len(rows) > nearer else NEVER
     _bring_in(generation, [row & NUMBER_MASK for row in rows[:nearer]])
 
 
 def set_aside(generation: Generation, group: Group, number: int) -> None:
     """A group begins with a message that is too far away."""
-    generation.beyond[number] = group
+    generation.beyond_look_ahead[number] = group
 
 
 def _bring_in(generation: Generation, numbers: Iterable[int]) -> None:
     for number in numbers:
-        group = generation.beyond.pop(number, None)
+        group = generation.beyond_look_ahead.pop(number, None)
         if group is not None:
             generation.offer(group)

@@ -246,7 +246,7 @@ def _may_move(source: Queue, row: Row) -> bool:
     if state is not None and state.state != READY:
         return False
     group = generation.groups[row.group] if source.fifo and row.group is not None else None
-    return group is None or not group.flying or number < min(group.flying)
+    return group is None or not group.in_flight or number < min(group.in_flight)
 
 
 def _target(store: Store, task: Task, row: Row) -> tuple[Queue | None, str]:

@@ -14,7 +14,7 @@ from semel.broker.engine.dead_letters import dead_letter
 from semel.broker.engine.expiry import expire, expire_all, make_ready, remove
 from semel.broker.engine.faults import FaultInjector
 from semel.broker.engine.generation import BACK_OF_QUEUE_RECEIVES, Attempt, Generation, Group, MessageState
-from semel.broker.engine.look_ahead import horizon, set_aside
+from semel.broker.engine.look_ahead import look_ahead_end, set_aside
 from semel.broker.engine.rows import COLUMNS, EXTRA_ATTRIBUTES, Row
 from semel.broker.engine.schema import IN_FLIGHT, NUMBER_MASK, READY
 from semel.broker.engine.store import Caller, Queue, Store, sequence_number
@@ -187,7 +187,7 @@ def _returned(generation: Generation, most: int) -> list[int]:
 
 def _from_groups(store: Store, generation: Generation, want: int, group: Group | None) -> list[int]:
     """FIFO: group after group as their turns come; all that a group can give before the next one."""
-    end = horizon(store, generation)
+    end = look_ahead_end(store, generation)
     numbers: list[int] = []
     while len(numbers) < want:
         if group is None or group.rank(fifo=True) is None:
@@ -200,7 +200,7 @@ def _from_groups(store: Store, generation: Generation, want: int, group: Group |
             set_aside(generation, group, first)
             group = None
             continue
-        locked = min(group.flying) if group.flying else generation.next_number
+        locked = min(group.in_flight) if group.in_flight else generation.next_number
         while len(numbers) < want and len(group) and group.items[group.start] & NUMBER_MASK < locked:
             numbers.append(group.pop())
             group.taken += 1
@@ -284,10 +284,10 @@ def _hand_out(
             counts[IN_FLIGHT] += 1
             generation.hide(state)
             if state.group is not None:
-                generation.took_off(state.group, number)
+                generation.add_in_flight(state.group, number)
         else:
             if not queue.fifo and state.receives >= BACK_OF_QUEUE_RECEIVES:
-                state.place = generation.burn_number()
+                state.place = generation.next_place()
             generation.put_back(state)
             store.woken.add(queue.key)
         handed.append((row, state))

@@ -29,7 +29,7 @@ _PRAGMAS: Final = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 PRAGMA cache_size = -32768;
-PRAGMA wal_autocheckpoint = 8000;
+PRAGMA wal_autocheckpoint = 4000;
 PRAGMA temp_store = MEMORY;
 PRAGMA foreign_keys = OFF;
 """

@@ -44,8 +44,8 @@ _INSERT_GENERATION = "INSERT INTO generations (live, numbers_end) VALUES (1, ?)"
 _RESERVE_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ?"
 _GIVE_BACK_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ? AND numbers_end > ?"
 _RETIRE_GENERATION = "UPDATE generations SET live = 0 WHERE id = ?"
-_COUNT = "SELECT count(*) FROM messages WHERE id >= ? AND id < ?"
-# What has to be known of messages from the start. On most queues it is none of them.
+# What has to be known of messages from the start: on most queues only how many there are.
+_COUNT = "SELECT count(*), count(grp) + count(due) + count(arrived) FROM messages WHERE id >= ? AND id < ?"
 _SPECIAL = """
 SELECT id, enqueued, grp, due, arrived FROM messages
 WHERE id >= ? AND id < ? AND (grp IS NOT NULL OR due IS NOT NULL OR arrived IS NOT NULL) ORDER BY id
@@ -202,11 +202,11 @@ class Store:
             generation.clear()
             self.log.restore(generation)
             bounds = (generation.low, generation.high)
-            (total,) = self.db.execute(_COUNT, bounds).fetchone()
+            total, special = self.db.execute(_COUNT, bounds).fetchone()
             delay = delays.get(generation, 0)
-            for row, enqueued, name, due, arrived in self.db.execute(_SPECIAL, bounds):
+            for row, enqueued, name, due, arrived in self.db.execute(_SPECIAL, bounds) if special else ():
                 if arrived:
-                    generation.late.append(enqueued << GENERATION_BITS | row & NUMBER_MASK)
+                    generation.backdated.append(enqueued << GENERATION_BITS | row & NUMBER_MASK)
                 due = due or (enqueued + delay if delay else 0)
                 _restore_message(generation, row & NUMBER_MASK, name, due)
             states = generation.states.values()
@@ -218,9 +218,8 @@ class Store:
                 elif state.group is None:
                     generation.returned.append(state.key)
             heapify(generation.returned)
-            heapify(generation.late)
+            heapify(generation.backdated)
             for group in generation.groups.values():
-                generation.busy_groups += bool(group.flying)
                 group.items.sort()
                 generation.offer(group)
 
@@ -418,4 +417,4 @@ def _restore_message(generation: Generation, number: int, group_name: str | None
     elif state.state == DELAYED:
         group.delayed += 1
     else:
-        group.flying.add(number)
+        generation.add_in_flight(group, number)
