@@ -606,16 +606,24 @@ def test_queues_of_one_name_in_two_regions_or_accounts_do_not_share_their_keys(
         assert calls.keys == ["7", "7"], "the same key is another order elsewhere"
 
 
-def test_a_queue_has_the_same_keys_however_it_is_named_and_whatever_the_client_calls_its_region(place: Place) -> None:
+def test_a_queue_has_the_same_keys_however_it_is_named(place: Place) -> None:
     calls = Calls()
     queue = place.client.queue("orders")
-    with closing(Client(place.broker.url, "eu-west-1", access_key="test", secret_key="test")) as client:
-        for name, by in (("orders", place.client), (queue.url, place.client), (queue.arn, client), ("orders", client)):
-            place.send({"id": 7})
-            app = shop(calls, name)
-            Driver(app, place.broker, by, place.ledger, now=place.clock.now).drain()
-            assert place.is_empty()
+    for name in ("orders", queue.url, queue.arn, "https://sqs.us-east-1.amazonaws.com/000000000000/orders"):
+        place.send({"id": 7})
+        Driver(shop(calls, name), place.broker, place.client, place.ledger, now=place.clock.now).drain()
+        assert place.is_empty()
     assert calls.keys == ["7"]
+
+
+def test_queues_of_one_name_in_two_regions_have_keys_of_their_own(place: Place) -> None:
+    calls = Calls()
+    with closing(Client(place.broker.url, "eu-west-1", access_key="test", secret_key="test")) as elsewhere:
+        elsewhere.create_queue("orders")
+        for client in (place.client, elsewhere):
+            client.queue("orders").send('{"id": 7}')
+            Driver(shop(calls), place.broker, client, place.ledger, now=place.clock.now).drain()
+    assert calls.keys == ["7", "7"]
 
 
 def test_a_key_rule_is_remembered_for_each_region(place: Place, caplog: pytest.LogCaptureFixture) -> None:
