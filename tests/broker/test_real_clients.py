@@ -162,6 +162,15 @@ def test_the_aws_cli_sends_receives_and_deletes_a_message_with_attributes(broker
     assert broker.peek("cli") == []
 
 
+def test_the_aws_cli_takes_the_queue_urls_of_tutorials_as_they_stand(aws: Cli) -> None:
+    aws("create-queue", "--queue-name", "my-queue")
+    at = ["--queue-url", "https://sqs.us-east-1.amazonaws.com/123456789012/my-queue"]
+    aws("send-message", *at, "--message-body", "hello")
+    (message,) = aws("receive-message", *at)["Messages"]
+    assert message["Body"] == "hello"
+    aws("delete-message", *at, "--receipt-handle", message["ReceiptHandle"])
+
+
 @pytest.mark.slow
 def test_the_aws_cli_sends_and_deletes_batches(broker: Serve, aws: Cli) -> None:
     broker.create("cli-batch")
