@@ -50,9 +50,9 @@ class MessageState:
 class Group:
     """A message group with at least one message.
 
-    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of others. `taken` is how many
-    a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered` is the
-    rank of its newest entry in the heap of groups."""
+    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of others. `taken` is how
+    many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered` is
+    the rank of its newest entry in the heap of groups."""
 
     __slots__ = (
         "busy",
