@@ -77,8 +77,12 @@ class Server(uvicorn.Server):
             self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        first = not received
         received.add(sig)
         super().handle_exit(sig, frame)
+        if first:
+            # It ends already if the parent has ended before this signal came here: no reason to hurry.
+            self.force_exit = False
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
