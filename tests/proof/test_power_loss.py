@@ -116,6 +116,29 @@ def test_a_fifo_queue_keeps_its_order_and_its_dedup_ids(disk: Disk, tmp_path: Pa
         engine.close()
 
 
+def test_a_number_that_was_lost_is_not_given_out_again(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receipt handle of a message that is lost must not fit another one."""
+    with semel.broker.running(data=tmp_path / "data") as sqs:
+        client = sqs.client()
+        url = client.create_queue(QueueName="q")["QueueUrl"]
+        client.send_message(QueueUrl=url, MessageBody="kept")
+        monkeypatch.setattr(syncer, "_fdatasync", lambda _: None)  # a disk that lies
+        client.send_message(QueueUrl=url, MessageBody="lost")
+        handles = {
+            message["Body"]: message["ReceiptHandle"]
+            for message in client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+        }
+    engine = disk.after_power_cut(tmp_path / "cut")
+    assert bodies(engine, "q") == ["kept"]
+    engine.perform("SendMessage", {"QueueUrl": url, "MessageBody": "new"}, Caller(1))
+    engine.perform("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": handles["lost"]}, Caller(2))
+    assert bodies(engine, "q") == ["kept", "new"]
+    engine.rollback()
+    engine.close()
+
+
 def test_a_receive_alone_does_not_wait_for_the_disk(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

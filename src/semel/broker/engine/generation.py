@@ -340,6 +340,16 @@ class Generation:
             self.drop_if_empty(group)
         return state
 
+    def states_of(self, attempt: Attempt) -> list[MessageState] | None:
+        """The states of what an attempt id got; None if any of it has changed since."""
+        states: list[MessageState] = []
+        for number, receive, due in attempt.messages:
+            state = self.states.get(number)
+            if state is None or (state.receives, state.state, state.due) != (receive, IN_FLIGHT, due):
+                return None
+            states.append(state)
+        return states
+
     def undo_attempts(self, number: int) -> list[str]:
         """The receive of a message was undone: attempt ids of receives with it have lost their meaning."""
         undone = [name for name, attempt in self.attempts.items() if any(one[0] == number for one in attempt.messages)]

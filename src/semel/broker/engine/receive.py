@@ -63,8 +63,11 @@ def receive(
     if not handed:
         return {}
     store.count(queue, "received", len(handed))
-    if attempt is not None:
-        _remember_attempt(store, generation, attempt, [state for _, state in handed], now)
+    states = [state for _, state in handed]
+    if attempt is None:
+        store.log.add(generation, states)
+    else:
+        _remember_attempt(store, generation, attempt, states, now)
     return _show(queue, handed, view)
 
 
@@ -240,6 +243,7 @@ def receive_ids(
             group.discard(MessageState(number, group, READY, 0).key if state is None else state.key)
             group.taken += 1
     handed = _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
+    store.log.add(generation, [state for _, state in handed])
     store.count(queue, "received", len(handed))
     return _show(queue, handed, _view({"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}))
 
@@ -256,7 +260,7 @@ def _hand_out(
     now: int,
     faults: FaultInjector,
 ) -> list[Handed]:
-    """`groups`: all from which a message was taken, also if it then went elsewhere."""
+    """Whoever calls this writes the log. `groups`: all from which a message was taken, also if it went elsewhere."""
     generation, encode = queue.generation, store.receipts.encode
     states, counts, queue_id = generation.states, generation.counts, queue.id
     handed: list[Handed] = []
@@ -293,8 +297,6 @@ def _hand_out(
         handed.append((row, state))
     for group in groups:
         generation.drop_if_empty(group)
-    if handed:
-        store.log.add(generation, [state for _, state in handed])
     return handed
 
 
@@ -314,12 +316,9 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
     earlier = generation.attempts.get(attempt)
     if earlier is None or earlier.expires <= now:
         return []
-    states: list[MessageState] = []
-    for number, receive, due in earlier.messages:
-        state = generation.states.get(number)
-        if state is None or (state.receives, state.state, state.due) != (receive, IN_FLIGHT, due):
-            return []
-        states.append(state)
+    states = generation.states_of(earlier)
+    if not states:
+        return []
     for state in states:
         state.received = max(now, state.received + 1)
         state.handle = store.receipts.encode(queue.id, generation.low | state.number, state.receives)

@@ -22,7 +22,7 @@ _APPEND = "INSERT INTO receive_log (id, generation, states, attempt, attempted) 
 _LAST = "SELECT coalesce(max(id), 0) FROM receive_log"
 _SIZE = f"SELECT coalesce(sum(length(states)), 0) / {8 * _FIELDS} FROM receive_log"
 _OF_GENERATION = "SELECT id, states, attempt, attempted FROM receive_log WHERE generation = ? ORDER BY id"
-_OLDEST = "SELECT id, generation, states, attempt, attempted FROM receive_log ORDER BY id LIMIT ?"
+_OLDEST = "SELECT id, generation, states, attempt FROM receive_log ORDER BY id LIMIT ?"
 _DROP = "DELETE FROM receive_log WHERE id <= ?"
 _EXISTING = "SELECT id FROM messages WHERE id IN ({})"
 _MOST_STATES: Final = 100  # in one row
@@ -136,7 +136,7 @@ class ReceiveLog:
             return False
         oldest = self._db.execute(_OLDEST, (_TRIMMED_ROWS,)).fetchall()
         dropped = kept = 0
-        for row, number, encoded, attempt, attempted in oldest:
+        for row, number, encoded, attempt in oldest:
             dropped += len(encoded) // (8 * _FIELDS)
             generation = generations.get(number)
             if generation is None:
@@ -144,17 +144,25 @@ class ReceiveLog:
             states = [generation.states.get(fields[0]) for fields in _decode(encoded)]
             live = [state for state in states if state is not None and state.log == row]
             kept += len(live)
-            in_time = attempt is not None and attempted + limits.RECEIVE_ATTEMPT_WINDOW * 1000 > now
-            if in_time and len(live) == len(states):  # else the attempt id has lost its meaning
-                self._attempts.append((generation, live, encoded, attempt, attempted))
-            elif live:
+            if live:
                 self.add(generation, live)
+            if attempt is not None:
+                self._keep_attempt(generation, attempt, now)
         if oldest:
             self._db.execute(_DROP, (oldest[-1][0],))
         self._states -= dropped
         # If most of it is of use, the log is not too long: more has to come before it is worth another try.
         self._limit = _LONG + (self._states if 2 * kept > dropped else 0)
         return self.is_long
+
+    def _keep_attempt(self, generation: Generation, name: str, now: int) -> None:
+        """Appends it again, unless it has expired or lost its meaning."""
+        attempt = generation.attempts.get(name)
+        if attempt is None or attempt.expires <= now:
+            return
+        states = generation.states_of(attempt)
+        if states is not None:
+            self.add_attempt(generation, states, name, attempt.expires - limits.RECEIVE_ATTEMPT_WINDOW * 1000)
 
 
 def _encode(states: Iterable[MessageState]) -> bytes:
