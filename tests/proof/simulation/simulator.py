@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
@@ -75,12 +76,16 @@ class Process:
             return
         self.note("killed")
         self.alive = False
-        current = getcurrent()
+        simulator, current = self.simulator, getcurrent()
         tasks, self.tasks = self.tasks, []
+        running = simulator._current
         for task in tasks:
             if task.greenlet is not current and task.greenlet:
                 task.greenlet.parent = current
-                task.greenlet.throw(Killed)
+                simulator._current = task
+                with suppress(Killed):
+                    task.greenlet.throw(Killed)
+        simulator._current = running
         if any(task.greenlet is current for task in tasks):
             raise Killed
 
@@ -129,8 +134,10 @@ class Simulator:
             raise Killed
 
     @property
-    def process(self) -> Process | None:
-        return self._current.process if self._current is not None else None
+    def task(self) -> Task:
+        """The one that runs."""
+        assert self._current is not None
+        return self._current
 
     def note(self, who: str, *what: Any) -> None:
         self.timeline.append((self.now, who, *what))
@@ -174,6 +181,8 @@ class Simulator:
             self.violate("unexpected error", f"task {task.name} of {task.process.name} ended:\n{text}")
         finally:
             self._current = None
+        if task.greenlet.dead and task in task.process.tasks:
+            task.process.tasks.remove(task)
         if self.after_step is not None and task.process.alive:
             self.after_step(task.process)
 
