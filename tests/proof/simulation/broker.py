@@ -82,11 +82,13 @@ class ServiceFaults:
 
 
 class SimulatedBroker:
-    """`on_call(operation, params, answer)` hears of every call that was carried out."""
+    """`on_request(process, operation, body)` hears of every request that is sent, and `on_call(operation, params,
+    answer)` of every call that was carried out."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int) -> None:
         self.simulator = simulator
         self.on_call: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda _o, _p, _a: None
+        self.on_request: Callable[[Process, str, bytes], None] = lambda _process, _operation, _body: None
         self.faults = CallFaults(simulator.choices, CALL_FAULTS)
         self.service_faults = CallFaults(simulator.choices, SERVICE_FAULTS)
         self.up = True
@@ -224,6 +226,7 @@ class SimulatedClient(Client):
         elif fault == "slow answer":
             back += faults.slow()
         call = self._call(operation, queue)
+        broker.on_request(self._process, operation, body)
         ends = simulator.now + timeout
         simulator.sleep(min(there, timeout))
         if fault == "lost request" or there >= timeout:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import orjson
+
 from semel import Context, Reject, Retry, Skip, Transaction
 from semel.ledger.contract import Ledger
 from semel.ledger.sqlite.ledger import SqliteLedger
@@ -48,6 +50,7 @@ class World:
         self.simulator.note("world", self.plan)
         self.broker = SimulatedBroker(self.simulator, self.plan.queues(), seed=choices.below(1 << 16))
         self.broker.on_call = self._on_call
+        self.broker.on_request = self._on_request
         skew = choices.one_of(LEDGER_SKEWS)
         self.ledger = open_ledger(lambda: self.simulator.now + skew)
         self.outage = Outage()
@@ -66,6 +69,7 @@ class World:
         self.dropped: set[str] = set()  # keys of messages that an operator has deleted
         self.counts: Counter[str] = Counter()
         self._keys: dict[str, str] = {}  # by receipt handle
+        self._given_up: set[tuple[Process, str]] = set()  # receipt handles that a worker has deleted or returned by
         self._dedup: dict[str, tuple[float, str]] = {}  # when a dedup id was taken, and for which message
 
     def run(self) -> None:
@@ -146,6 +150,8 @@ class World:
             self.calls[key, fence] += 1
             if item is None or item.outcome is None:
                 self._affect(worker, key, fence, tx)
+                if tx is None:
+                    self.observer.finished.add((self._ledger_key(key), fence))
 
     def _behave(self, items: list[tuple[str, int, Any]]) -> None:
         """Before the effect: time passes, or it fails."""
@@ -179,6 +185,16 @@ class World:
 
     # What must hold at every moment.
 
+    def _on_request(self, process: Process, operation: str, body: bytes) -> None:
+        """The heartbeat stops before a message is deleted or returned: a late extension would hide it again."""
+        if operation not in ("ChangeMessageVisibilityBatch", "DeleteMessageBatch") or process not in self.workers:
+            return
+        receipts = [entry["ReceiptHandle"] for entry in orjson.loads(body)["Entries"]]
+        if self.simulator.task.name != "heartbeat":
+            self._given_up.update((process, receipt) for receipt in receipts)
+        elif late := [receipt for receipt in receipts if (process, receipt) in self._given_up]:
+            self.simulator.violate("extended after its end", ", ".join(self._keys[receipt] for receipt in late))
+
     def _on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
         queue = params.get("QueueUrl", "").rpartition("/")[2]
         if queue == self.plan.dead_letters and operation.startswith("SendMessage"):
@@ -192,7 +208,10 @@ class World:
             self._check_dedup(params, answer)
         elif operation == "ReceiveMessage":
             for message in answer.get("Messages", ()):
-                self._keys[message["ReceiptHandle"]] = self.key_of(message["Body"])
+                receipt = message["ReceiptHandle"]
+                self._keys[receipt] = self.key_of(message["Body"])
+                # After a power cut, receives that were not synced are forgotten, and a handle is given out again.
+                self._given_up -= {(process, receipt) for process in self.workers}
         elif operation == "DeleteMessageBatch":
             self._check_deletes(params)
 

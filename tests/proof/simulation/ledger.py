@@ -52,6 +52,7 @@ class Observer:
         self.simulator = simulator
         self.clock = clock
         self.keys: dict[str, Holding] = {}
+        self.finished: set[tuple[str, int]] = set()  # keys and fences of handlers that have returned
         self.takeovers = self.zombies = self.duplicates = 0
 
     def claimed(self, claimant: str, lease: float, results: Sequence[ClaimResult]) -> None:
@@ -96,6 +97,8 @@ class Observer:
             known = self.keys.setdefault(claim.key, Holding())
             if answer and claim.fence == known.fence:
                 known.free = True
+                if (claim.key, claim.fence) in self.finished:
+                    self._broken("finished work was given back", claim.key, claim.fence)
 
     def was_recorded(self, key: str) -> bool:
         return key in self.keys and self.keys[key].recorded
