@@ -82,13 +82,13 @@ class ServiceFaults:
 
 
 class SimulatedBroker:
-    """`on_request(process, operation, body)` hears of every request that is sent, and `on_call(operation, params,
-    answer)` of every call that was carried out."""
+    """`on_request(process, operation, body, ended)` hears of every request when it is sent, and when its sender waits
+    no longer; `on_call(operation, params, answer)` of every call that was carried out."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int) -> None:
         self.simulator = simulator
         self.on_call: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda _o, _p, _a: None
-        self.on_request: Callable[[Process, str, bytes], None] = lambda _process, _operation, _body: None
+        self.on_request: Callable[[Process, str, bytes, bool], None] = lambda _process, _operation, _body, _ended: None
         self.faults = CallFaults(simulator.choices, CALL_FAULTS)
         self.service_faults = CallFaults(simulator.choices, SERVICE_FAULTS)
         self.up = True
@@ -218,6 +218,13 @@ class SimulatedClient(Client):
     def _attempt(
         self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
     ) -> dict[str, Any]:
+        self._broker.on_request(self._process, operation, body, False)
+        try:
+            return self._carry_out(operation, body, queue, timeout)
+        finally:
+            self._broker.on_request(self._process, operation, body, True)
+
+    def _carry_out(self, operation: str, body: bytes, queue: str, timeout: float) -> dict[str, Any]:
         broker, simulator, faults = self._broker, self._simulator, self._broker.faults
         there, back = faults.delays()
         fault = faults.next()
@@ -226,7 +233,6 @@ class SimulatedClient(Client):
         elif fault == "slow answer":
             back += faults.slow()
         call = self._call(operation, queue)
-        broker.on_request(self._process, operation, body)
         ends = simulator.now + timeout
         simulator.sleep(min(there, timeout))
         if fault == "lost request" or there >= timeout:

@@ -15,7 +15,6 @@ from semel.consumer import (
     circuit_breaker,
     claimer,
     handler_caller,
-    heartbeat,
     in_flight,
     lifecycle,
     outbox_dispatcher,
@@ -178,15 +177,6 @@ def a_slot_is_given_back_twice() -> Iterator[None]:
 
 
 @mutant
-def the_heartbeat_goes_on_after_the_end() -> Iterator[None]:
-    with (
-        patch.object(in_flight.InFlight, "_may_go_on", lambda _self, _delivery, _actions: True),
-        patch.object(heartbeat, "BEATING", frozenset(State)),
-    ):
-        yield
-
-
-@mutant
 def an_extension_under_way_is_not_waited_for() -> Iterator[None]:
     def may_go_on(self: Any, delivery: Any, actions: Any) -> bool:
         if actions[0] is Action.STOP_BEAT:
@@ -214,13 +204,10 @@ def a_record_that_failed_is_forgotten() -> Iterator[None]:
 
 @mutant
 def the_circuit_breaker_never_closes() -> Iterator[None]:
-    real = circuit_breaker.CircuitBreaker.report
-
-    def report(self: Any, answered: bool) -> None:
-        if not answered:
-            real(self, answered)
-
-    with patch.object(circuit_breaker.CircuitBreaker, "report", report):
+    real = circuit_breaker.CircuitBreaker.pause
+    with patch.object(
+        circuit_breaker.CircuitBreaker, "pause", lambda self: max(1.0, real(self)) if self.is_open else real(self)
+    ):
         yield
 
 
@@ -244,7 +231,16 @@ def a_group_is_released_before_its_first_message_is_recorded() -> Iterator[None]
     def startable(self: Any, group: Any, most: int) -> list[Any]:
         return [d for d in group.members if d.state is State.CLAIMED and d not in group.started][:1]
 
+    real = scheduler.Scheduler.take
+
+    def take(self: Any, most: int) -> list[Any]:
+        chosen = real(self, most)
+        for group in self._groups.values():
+            self._offer(group)
+        return chosen
+
     with (
+        patch.object(scheduler.Scheduler, "take", take),
         patch.object(scheduler._Group, "is_ready", property(is_ready)),
         patch.object(scheduler.Scheduler, "_startable", startable),
     ):

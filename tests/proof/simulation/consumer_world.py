@@ -69,6 +69,7 @@ class World:
         self.dropped: set[str] = set()  # keys of messages that an operator has deleted
         self.counts: Counter[str] = Counter()
         self._keys: dict[str, str] = {}  # by receipt handle
+        self._beating: set[tuple[Process, str]] = set()  # receipt handles whose visibility is being extended
         self._given_up: set[tuple[Process, str]] = set()  # receipt handles that a worker has deleted or returned by
         self._dedup: dict[str, tuple[float, str]] = {}  # when a dedup id was taken, and for which message
 
@@ -185,15 +186,20 @@ class World:
 
     # What must hold at every moment.
 
-    def _on_request(self, process: Process, operation: str, body: bytes) -> None:
+    def _on_request(self, process: Process, operation: str, body: bytes, ended: bool) -> None:
         """The heartbeat stops before a message is deleted or returned: a late extension would hide it again."""
         if operation not in ("ChangeMessageVisibilityBatch", "DeleteMessageBatch") or process not in self.workers:
             return
-        receipts = [entry["ReceiptHandle"] for entry in orjson.loads(body)["Entries"]]
-        if self.simulator.task.name != "heartbeat":
-            self._given_up.update((process, receipt) for receipt in receipts)
-        elif late := [receipt for receipt in receipts if (process, receipt) in self._given_up]:
-            self.simulator.violate("extended after its end", ", ".join(self._keys[receipt] for receipt in late))
+        receipts = {(process, entry["ReceiptHandle"]) for entry in orjson.loads(body)["Entries"]}
+        if self.simulator.task.name == "heartbeat":
+            late = set() if ended else receipts & self._given_up
+            self._beating = self._beating - receipts if ended else self._beating | receipts
+        else:
+            late = set() if ended else receipts & self._beating
+            self._given_up |= receipts
+        if late:
+            keys = ", ".join(self._keys[receipt] for _, receipt in late)
+            self.simulator.violate("extended after its end", f"{keys}: an extension is sent or under way")
 
     def _on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
         queue = params.get("QueueUrl", "").rpartition("/")[2]
