@@ -20,7 +20,7 @@ def _event(word: str, fields: dict[str, Any]) -> HistoryEvent:
     kind, _, rest = word.partition(":")
     rest, _, fence = rest.partition("@")
     key, _, message = rest.partition("/")
-    more = {"fence": int(fence)} if fence else {}
+    more: dict[str, Any] = {"fence": int(fence)} if fence else {}
     return HistoryEvent(EventKind(kind), message, key, **more, **fields)
 
 

@@ -8,7 +8,7 @@ no events of a kind that a rule needs, the rule is not applied, and the verdict 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from semel.verify import order
@@ -28,7 +28,7 @@ def check(
     *,
     effects: Effects = "exactly-once",
     delete_after: DeleteAfter = "effect",
-    logged: Collection[EventKind] | None = None,
+    logged: Iterable[EventKind] | None = None,
     grace: float = 0.0,
     limit: int = 1_000,
 ) -> Verdict:
@@ -57,7 +57,7 @@ class _Judge:
         index: KeyIndex,
         effects: Effects,
         delete_after: DeleteAfter,
-        logged: Collection[EventKind] | None,
+        logged: Iterable[EventKind] | None,
         judged_until: float | None,
         limit: int,
     ) -> None:

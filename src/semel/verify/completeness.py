@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from semel.verify.history import EventKind
@@ -26,7 +26,7 @@ class Completeness:
     """`logged` are the kinds that the history is said to have; None: look."""
 
     def __init__(
-        self, histories: Sequence[KeyHistory], logged: Collection[EventKind] | None, delete_after: str
+        self, histories: Sequence[KeyHistory], logged: Iterable[EventKind] | None, delete_after: str
     ) -> None:
         self._strict = delete_after == "record"
         self._queues: dict[str, set[EventKind]] = {}
@@ -40,7 +40,8 @@ class Completeness:
             if history.record is not None and history.record.fence is not None:
                 self._record_fenced = True
         if logged is not None:
-            self._queues = {queue: set(logged) for queue in self._queues}
+            known = frozenset(logged)
+            self._queues = {queue: set(known) for queue in self._queues}
         nowhere = self._queues.get("", set())
         for kinds in self._queues.values():  # an event that names no queue may be of any
             kinds |= nowhere
