@@ -23,7 +23,7 @@ class MappingError(InvalidRequest):
 
 
 def plain(word: str) -> str:
-    """A word as it is looked up; `mapped` does the same to the log's words."""
+    """A word as it is looked up: case and punctuation do not matter."""
     return re.sub("[^a-z0-9]+", "_", word.lower()).strip("_")
 
 

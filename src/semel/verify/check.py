@@ -162,7 +162,9 @@ class _Judge:
             self._sent = {message for other in self._all if other.sends for message in other.messages()}
         effect = self._effect(history)
         if effect is not None and self._sent.isdisjoint(history.messages()):
-            self._report(FindingKind.UNKNOWN, history, f"{history.key} has an {effect.kind} but was never sent", effect)
+            self._report(
+                FindingKind.UNKNOWN, history, f"{history.key} was never sent but has its {effect.kind}", effect
+            )
 
     def _reordered(self, keys: list[KeyHistory]) -> bool:
         """False if the order of the group is not known."""
