@@ -14,6 +14,7 @@ from semel.verify.history import EventKind, HistoryEvent
 from semel.verify.mapping import HistoryMapping, UnreadableLine, attempt, is_attempt, own
 
 _EXAMINED: Final = 200  # lines at the beginning of a file whose fields are looked at
+_LATEST: Final = 1e12  # seconds; more are milliseconds or smaller
 _FIELDS: Final = HistoryEvent.__struct_fields__
 _DECODER: Final = msgspec.json.Decoder(HistoryEvent)
 _JSON: Final = msgspec.json.Decoder()
@@ -78,7 +79,7 @@ class FileParser:
             except msgspec.ValidationError:
                 pass  # a time as a text, a word of --events
             else:
-                if (event.message or event.key) and not event.queue.startswith(("http", "arn:")):
+                if _is_plain(event):
                     return event
         return self._own_mapping.event(record_of(content), self._kind)
 
@@ -87,6 +88,12 @@ class FileParser:
         for name in record:
             if name not in _FIELDS and name not in self._odd and (hint := near(name, _FIELDS)):
                 self._odd[name] = hint
+
+
+def _is_plain(event: HistoryEvent) -> bool:
+    """Whether it needs no conversion: its queue is a name, its time is in seconds."""
+    in_seconds = event.time is None or event.time < _LATEST
+    return in_seconds and bool(event.message or event.key) and not event.queue.startswith(("http", "arn:"))
 
 
 def _is_own(first: Mapping[str, Any], event_at: Path | None) -> bool:
