@@ -194,8 +194,9 @@ class SimulatedBroker:
         finally:
             self.engine.rollback()
 
-    def is_empty(self, queue: str) -> bool:
-        return not any(self.engine.store.queues[queue].generation.counts)
+    def counts(self, queue: str) -> list[int]:
+        """Messages that are ready, in flight and delayed."""
+        return self.engine.store.queues[queue].generation.counts
 
     def client(self, process: Process) -> SimulatedClient:
         return SimulatedClient(self, process)

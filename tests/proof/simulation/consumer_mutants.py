@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from semel.broker.engine import dead_letters, dedup, generation, move_tasks, store
+from semel.broker.engine import dead_letters, generation, move_tasks, store
 from semel.consumer import (
     circuit_breaker,
     claimer,
@@ -23,10 +23,10 @@ from semel.consumer import (
     scheduler,
 )
 from semel.consumer.lifecycle import Action, Event, State
-from semel.ledger.contract import Completion, LedgerError, Status, Won
+from semel.ledger.contract import Claim, Completion, LedgerError, Status, Won
 from semel.ledger.rules import Winning, decide
 from semel.ledger.sqlite import rows
-from semel.sqs import Failure, Sent
+from semel.sqs import Failure, Sent, limits
 from simulation.ledger import SimulatedLedger, WatchedTransaction
 
 Mutant = Callable[[], Any]
@@ -267,18 +267,11 @@ def messages_are_handled_while_the_ledger_is_away() -> Iterator[None]:
     def claim(self: Any, chunk: Any, keys: Any) -> list[Any]:
         answers = real(self, chunk, keys)
         return [
-            Won(claimer_claim(key), 30.0) if answer is None else answer
-            for key, answer in zip(keys, answers, strict=True)
+            Won(Claim(key, 1), 30.0) if answer is None else answer for key, answer in zip(keys, answers, strict=True)
         ]
 
     with patch.object(claimer.Claimer, "_claim", claim):
         yield
-
-
-def claimer_claim(key: str) -> Any:
-    from semel.ledger.contract import Claim
-
-    return Claim(key, 1)
 
 
 # Transactions.
@@ -364,7 +357,7 @@ def the_broker_answers_before_it_has_synced() -> Iterator[None]:
 
 @mutant
 def the_dedup_window_is_a_second_short() -> Iterator[None]:
-    with patch.object(dedup.limits, "DEDUP_WINDOW", 299 - 1):
+    with patch.object(limits, "DEDUP_WINDOW", 298):
         yield
 
 

@@ -32,6 +32,7 @@ class Plan:
     transactional: bool
     batch: bool
     sends: bool  # the handler sends a message with its transaction
+    groups: int  # of a FIFO queue
     workers: int
     keys: int
     receives: int  # after which SQS itself dead-letters
@@ -50,6 +51,9 @@ class Plan:
     def receipts(self) -> str:
         return "receipts.fifo" if self.fifo else "receipts"
 
+    def group(self, key: str) -> str:
+        return f"g{int(key[1:]) % self.groups}" if self.fifo else ""
+
     def queues(self) -> Queues:
         fifo = (("FifoQueue", "true"),) if self.fifo else ()
         policy = redrive_policy(self.dead_letters, self.receives)
@@ -60,13 +64,15 @@ class Plan:
         )
 
 
-def drawn_plan(choices: Choices) -> Plan:
-    transactional = choices.chance(0.5)
+def drawn_plan(choices: Choices, *, transactions: bool = True) -> Plan:
+    """`transactions`: whether the ledger can be part of the handler's own."""
+    transactional = choices.chance(0.5) and transactions
     return Plan(
         fifo=choices.chance(0.4),
         transactional=transactional,
         batch=choices.chance(0.2),
         sends=choices.chance(0.3) and transactional,
+        groups=1 + choices.below(2),
         workers=1 + choices.below(3),
         keys=1 + choices.below(5),
         receives=choices.one_of((1_000, 1_000, 8, 3)),

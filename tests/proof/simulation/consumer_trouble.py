@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.sqs.errors import SqsError
+from semel.verify.history import EventKind
 from simulation.broker import arn
 from simulation.consumer_plan import LEASE
 from simulation.simulator import Process
@@ -142,7 +143,7 @@ class Trouble:
         queue = self.world.broker.client(operator).queue(self.world.plan.dead_letters)
         try:
             for message in queue.receive(1, 0, visibility=5):
-                self.world.dropped.add(self.world.key_of(message.body))
+                self.world.log(EventKind.REFUSE, self.world.key_of(message.body), detail="dropped by an operator")
                 queue.delete([message.receipt])
         except SqsError as error:
             operator.note("drop failed:", type(error).__name__)
