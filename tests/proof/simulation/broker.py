@@ -24,12 +24,13 @@ from semel.sqs.client.transport import CannotConnect
 from semel.sqs.errors import INTERNAL_FAILURE, REQUEST_THROTTLED, SERVICE_UNAVAILABLE, ServiceError
 from simulation.choices import Choices
 from simulation.faults import CALL_FAULTS, SERVICE_FAULTS, CallFaults
-from simulation.simulator import START, Process, Simulator
+from simulation.simulator import START, Process, Simulator, Task
 
 ACCOUNT: Final = "000000000000"
 ADDRESS: Final = "http://127.0.0.1:9324"
 GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
-SWEEP_EVERY: Final = 10.0
+SWEEP_EVERY: Final = 60.0
+LONGEST_POLL: Final = 300.0
 QUIET: Final = frozenset({"GetQueueAttributes", "GetQueueUrl"})
 
 Queues = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # names, and attributes as pairs
@@ -96,7 +97,7 @@ class SimulatedBroker:
         self.calls = 0
         self.names: dict[str, str] = {}  # of messages, for the timeline
         self._seed = seed
-        self._wakers: list[Callable[[], None]] = []
+        self._polls: dict[Task, None] = {}  # that wait for a message, the oldest first
         self._moves_due: int | None = None
         self._swept = 0.0
         self.synced = template(queues)
@@ -166,11 +167,19 @@ class SimulatedBroker:
         if operation == "StartMessageMoveTask":
             self._moves_due = now
         self.on_call(operation, params, answer)
-        if engine.woken() and self._wakers:
-            wakers, self._wakers = self._wakers, []
-            for wake in wakers:
-                wake()
+        if engine.woken():
+            self._wake_one()
         return answer
+
+    def _wake_one(self) -> None:
+        """The poll that has waited longest gets it, if its process can."""
+        for task in list(self._polls):
+            if not task.process.alive:
+                del self._polls[task]
+            elif task.process.paused_until <= self.simulator.now:
+                del self._polls[task]
+                self.simulator.wake(task)
+                return
 
     def _chores(self, now: int) -> None:
         while self._moves_due is not None and self._moves_due <= now:
@@ -179,11 +188,13 @@ class SimulatedBroker:
             self._swept = self.simulator.now
             self.engine.sweep(now)
 
-    def when_something_comes(self, queue: str, wake: Callable[[], None]) -> float:
-        """Calls `wake` when a message may have become visible; returns the seconds until one does by itself."""
-        self._wakers.append(wake)
+    def wait_for_messages(self, queue: str) -> None:
+        """A long poll: until something may have become visible."""
+        task = self.simulator.task
+        self._polls[task] = None
         due = self.engine.next_look(queue)
-        return 300.0 if due == NEVER else max(0.0, due / 1000 - self.simulator.now)
+        self.simulator.sleep(LONGEST_POLL if due == NEVER else max(1.0, due / 1000 - self.simulator.now))
+        self._polls.pop(task, None)
 
     # What tests want to know.
 

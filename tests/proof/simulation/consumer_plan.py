@@ -19,8 +19,11 @@ EVENTS: Final = (
     "ledger outage",
     "broker disk full",
     "ledger disk full",
+    "move task",
     "redrive",
+    "edit",
     "drop",
+    "restore",
 )
 
 
@@ -77,5 +80,5 @@ def drawn_plan(choices: Choices, *, transactions: bool = True) -> Plan:
         keys=1 + choices.below(5),
         receives=choices.one_of((1_000, 1_000, 8, 3)),
         trouble=choices.one_of((30.0, 60.0, 120.0, 200.0)),
-        events=tuple(name for name in EVENTS if choices.chance(0.3)),
+        events=tuple(name for name in EVENTS if choices.chance(0.25)),
     )

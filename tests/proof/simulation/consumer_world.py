@@ -26,7 +26,7 @@ from semel.verify.history import EventKind, HistoryEvent
 from simulation.broker import ACCOUNT, SimulatedBroker, url
 from simulation.choices import Choices
 from simulation.consumer_plan import LEASE, drawn_plan
-from simulation.consumer_trouble import Trouble
+from simulation.consumer_trouble import PAUSES, Trouble
 from simulation.consumer_worker import Worker
 from simulation.faults import CallFaults
 from simulation.ledger import LEDGER_FAULTS, Observer, Outage
@@ -88,6 +88,7 @@ class World:
         self._keys: dict[str, str] = {}  # by receipt handle
         self._beating: set[tuple[Process, str]] = set()  # receipt handles whose visibility is being extended
         self._given_up: set[tuple[Process, str]] = set()  # receipt handles that a worker has deleted or returned by
+        self._messages: set[str] = set()  # ids of what operators have sent
         self._dedup: dict[str, tuple[float, str]] = {}  # when a dedup id was taken, and for which message
 
     def run(self) -> None:
@@ -162,6 +163,7 @@ class World:
             items = [(message["id"], ctx.fence, None)]
         worker.process.note("handler begins", *[f"{key}/{fence}" for key, fence, _ in items])
         self._behave(items)
+        self._freeze(worker)
         for key, fence, item in items:
             self.calls[key, fence] += 1
             if item is None or item.outcome is None:
@@ -178,9 +180,12 @@ class World:
             if group and group in put_off:
                 item.retry()  # as a handler without a transaction must
             elif item is not None and choices.chance(0.1):
-                item.reject("not good") if choices.below(2) else item.retry()
-                if not self.plan.transactional and isinstance(item.outcome, Retry):
-                    put_off.add(group)
+                if choices.below(2):
+                    item.reject("not good")
+                    self.log(EventKind.REFUSE, key, detail="rejected")
+                else:
+                    item.retry()
+                    put_off |= set() if self.plan.transactional else {group}
         what = 0.0 if self.calm and not choices.chance(0.3) else choices.one_of(BEHAVIOUR)
         match what:
             case float():
@@ -196,6 +201,12 @@ class World:
                     self.skipped.add(key)
                     self.log(EventKind.REFUSE, key, detail="skipped")
                 raise Skip("nothing to do")
+
+    def _freeze(self, worker: Worker) -> None:
+        """Its process stands still in the middle of the work, past its lease perhaps, and goes on."""
+        if "pause worker" in self.plan.events and not self.calm and self.choices.chance(0.15):
+            worker.process.pause(self.choices.one_of(PAUSES))
+            self.simulator.sleep(0.001)
 
     def _affect(self, worker: Worker, key: str, fence: int, tx: Transaction | None) -> None:
         if tx is None:
@@ -235,8 +246,9 @@ class World:
         queue = params.get("QueueUrl", "").rpartition("/")[2]
         if queue == self.plan.queue:
             if operation == "SendMessage":
-                self.log(EventKind.SEND, self.key_of(params["MessageBody"]), message=answer["MessageId"])
-                self._check_dedup(params, answer)
+                self._sent(self.key_of(params["MessageBody"]), answer["MessageId"])
+            elif operation == "SendMessageBatch":
+                self._sent_back(params, answer)
             elif operation == "ReceiveMessage":
                 self._received(answer.get("Messages", ()))
             elif operation == "DeleteMessageBatch":
@@ -263,17 +275,25 @@ class World:
                 self.log(EventKind.DEAD_LETTER, key)
             self._dead = now
 
-    def _check_dedup(self, params: dict[str, Any], answer: dict[str, Any]) -> None:
-        """An id that was taken within the last five minutes means the same message, and later a new one."""
-        if not self.plan.fifo:
-            return
-        key = self.key_of(params["MessageBody"])
-        taken_at, message = self._dedup.get(key, (0.0, ""))
-        now = self.broker.now() / 1000
-        if (answer["MessageId"] == message) != (now - taken_at < DEDUP_WINDOW):
-            self.simulator.violate("dedup window", f"{key} was sent again after {now - taken_at:g} s")
-        if answer["MessageId"] != message:
-            self._dedup[key] = (now, answer["MessageId"])
+    def _sent(self, key: str, message: str) -> None:
+        """A dedup id that was taken within the last five minutes means the same message, and later a new one."""
+        if self.plan.fifo:
+            taken_at, known = self._dedup.get(key, (0.0, ""))
+            now = self.broker.now() / 1000
+            if (message == known) != (now - taken_at < DEDUP_WINDOW):
+                self.simulator.violate("dedup window", f"{key} was sent again after {now - taken_at:g} s")
+            if message == known:
+                return
+            self._dedup[key] = (now, message)
+        self.log(EventKind.SEND, key, message=message)
+
+    def _sent_back(self, params: dict[str, Any], answer: dict[str, Any]) -> None:
+        """By an operator. A FIFO queue recognises a second sending, and takes no new message then."""
+        bodies = {entry["Id"]: entry["MessageBody"] for entry in params["Entries"]}
+        for entry in answer.get("Successful", ()):
+            if entry["MessageId"] not in self._messages:
+                self._messages.add(entry["MessageId"])
+                self.log(EventKind.SEND, self.key_of(bodies[entry["Id"]]), message=entry["MessageId"])
 
     def _ledger_key(self, key: str) -> str:
         return scoped(f"us-east-1:{ACCOUNT}:{self.plan.queue}", key)
