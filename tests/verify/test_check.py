@@ -241,6 +241,11 @@ def test_a_queue_without_sends_is_not_judged_by_the_sends_of_another() -> None:
     assert (entry.queue, entry.reason) == ("invoices", "no send events")
 
 
+def test_what_names_no_queue_is_judged_by_the_events_of_all_queues() -> None:
+    events = [*history("send:a"), *history("effect:a", queue="orders"), *history("send:b")]
+    assert found(check(events)) == [("lost", "b")]
+
+
 def test_a_verdict_says_that_queues_are_taken_to_be_empty_if_nothing_says_what_is_in_them() -> None:
     assert "taken to be empty" in check(history("send:a effect:a send:b")).notes[0]
     assert check(history("send:a effect:a send:b send:c present:c")).notes == ()
