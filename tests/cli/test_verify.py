@@ -54,8 +54,8 @@ def test_a_history_with_a_problem_is_3_and_the_evidence_is_shown(verify: Verify)
     assert ran.code == 3
     assert ran.out.startswith("PROBLEMS in 4 events of 1 key: 1 doubled\n")
     assert "  order-1 has 2 effects\n" in ran.out
-    assert "    effect       2026-11-16 10:00:01.000  w1  bad.jsonl:2\n" in ran.out
-    assert "    effect       2026-11-16 10:00:01.500  w2  bad.jsonl:4\n" in ran.out
+    assert "    effect       2026-11-16 10:00:01.000  bad.jsonl:2  w1\n" in ran.out
+    assert "    effect       2026-11-16 10:00:01.500  bad.jsonl:4  w2\n" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
@@ -148,11 +148,14 @@ def test_what_cannot_be_checked_is_one_sentence(verify: Verify, arguments: list[
     assert (ran.code, said in ran.err, "Traceback" in ran.err, ran.out) == (code, True, False, "")
 
 
-def test_on_a_terminal_progress_is_shown_and_erased_and_no_line_is_too_long(tmp_path: Path) -> None:
-    path = tmp_path / f"{'long' * 20}.jsonl"
+def test_on_a_terminal_progress_is_shown_and_erased_and_no_line_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("history.jsonl")
     os.mkfifo(path)
     terminal = Terminal("verify", str(path))
-    effect = json.dumps({"kind": "effect", "key": "a", "worker": "w" * 40, "fence": 1})
+    effect = json.dumps({"kind": "effect", "key": "a", "worker": "w" * 40, "message": "m" * 36, "fence": 1})
     with path.open("w") as file:
         file.write(f"{effect}\n" * 10_000)
         file.flush()
