@@ -152,6 +152,8 @@ class HistoryReader:
                 event = parser.parse(content)
             except (UnreadableLine, msgspec.DecodeError, UnicodeDecodeError) as error:
                 report.broke(file.path, number, str(error))
+            except RecursionError:
+                report.broke(file.path, number, "it is nested too deeply")
             except OtherEvent as other:
                 report.others[str(other)] += 1
             else:
