@@ -291,6 +291,10 @@ def test_findings_are_kept_up_to_a_limit_and_all_are_counted() -> None:
     verdict = check([*sends, *history("effect:k1")], limit=10)
     assert len(verdict.findings) == 10
     assert verdict.found == {FindingKind.LOST: 49}
+    twice = check(
+        [event("effect", f"k{number}") for number in (*range(50), *range(50))], effects="at-least-once", limit=10
+    )
+    assert (len(twice.repeats), twice.repeated) == (10, 50)
 
 
 def test_duplicate_deliveries_are_counted() -> None:

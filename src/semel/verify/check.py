@@ -68,6 +68,7 @@ class _Judge:
         self._logged = Completeness(self._all, logged, delete_after)
         self._found: Counter[FindingKind] = Counter()
         self._findings: dict[FindingKind, list[Finding]] = {kind: [] for kind in FindingKind}
+        self._repeated = 0
         self._repeats: list[Finding] = []
         self._pending = 0
         self._sent: set[str] | None = None
@@ -92,6 +93,7 @@ class _Judge:
         return Verdict(
             findings=tuple(finding for findings in self._findings.values() for finding in findings),
             found={kind: self._found[kind] for kind in FindingKind if self._found[kind]},
+            repeated=self._repeated,
             repeats=tuple(self._repeats),
             counts=self._counts(events),
             unchecked=self._unchecked(unordered),
@@ -132,7 +134,9 @@ class _Judge:
         text = f"{history.key} has {count} {what}"
         if not self._repeats_allowed:
             self._report(FindingKind.DOUBLED, history, text, *evidence)
-        elif len(self._repeats) < self._limit:
+            return
+        self._repeated += 1
+        if len(self._repeats) < self._limit:
             self._repeats.append(_finding(FindingKind.DOUBLED, history, text, *evidence))
 
     def _deleted_early(self, history: KeyHistory, first: KeyHistory, delete: HistoryEvent) -> None:

@@ -25,7 +25,7 @@ def report_text(report: HistoryReport, *, limit: int, width: int) -> str:
     for kind in FindingKind:
         findings = [finding for finding in verdict.findings if finding.kind is kind]
         lines += _findings(kind.value, findings[:limit], verdict.found.get(kind, 0), width)
-    lines += _findings("repeated (allowed)", list(verdict.repeats[:limit]), len(verdict.repeats), width)
+    lines += _findings("repeated (allowed)", list(verdict.repeats[:limit]), verdict.repeated, width)
     lines += ["", *_wrapped(_counts(verdict))]
     lines += _unreadable(report)
     if report.ignored:
