@@ -13,6 +13,8 @@ from functools import cache
 from random import Random
 from typing import Any, Final
 
+import orjson
+
 from semel.broker.engine import NEVER, Caller, Engine, Wanted
 from semel.broker.engine import Queue as EngineQueue
 from semel.broker.engine.schema import open_database
@@ -127,10 +129,10 @@ class SimulatedBroker:
             self.simulator.note("broker", "is up again")
             self.up = True
 
-    def fill_disk(self, full: bool) -> None:
-        """SQLite finds no more pages, and the server has seen that there is little room."""
+    def fill_disk(self, full: bool, *, noticed: bool = True) -> None:
+        """SQLite finds no more pages; the server may have noticed that there is little room."""
         self.simulator.note("broker", "disk is full" if full else "disk has room again")
-        self.disk_full = full
+        self.disk_full = full and noticed
         database = self.engine.store.db
         (pages,) = database.execute("PRAGMA page_count").fetchone()
         database.execute(f"PRAGMA max_page_count = {pages if full else 1_073_741_823}").fetchall()
@@ -261,12 +263,15 @@ class SimulatedClient(Client):
             answer = _answer_of(ServiceError(INTERNAL_FAILURE if busy else REQUEST_THROTTLED, "Try again."))
             raise failures.from_answer(answer, call)
         generation = broker.engine
+        body, refused = _without_one(body) if fault == "failed entry" and operation.endswith("Batch") else (body, [])
         try:
             result = broker.perform(operation, body)
         except ServiceError as error:
             self._process.note(operation, "->", error.kind.code)
             simulator.sleep(back)
             raise failures.from_answer(_answer_of(error), call) from None
+        if refused:
+            result = {**result, "Failed": [*result.get("Failed", ()), *refused]}
         if operation not in QUIET:
             self._process.note(operation, *described(broker, operation, result))
         if fault == "repeated request":
@@ -298,6 +303,16 @@ class SimulatedClient(Client):
 @cache
 def _prototype() -> Client:
     return Client(ADDRESS, "us-east-1", access_key="test", secret_key="test", max_attempts=3)
+
+
+def _without_one(body: bytes) -> tuple[bytes, list[dict[str, Any]]]:
+    """SQS carries out all entries of a batch but the first, and says so."""
+    params = orjson.loads(body)
+    first, *others = params["Entries"]
+    if not others:
+        return body, []
+    failed = {"Id": first["Id"], "Code": "InternalError", "SenderFault": False, "Message": "Try again."}
+    return orjson.dumps({**params, "Entries": others}), [failed]
 
 
 def _answer_of(error: ServiceError) -> Answer:

@@ -248,19 +248,6 @@ def a_group_is_released_before_its_first_message_is_recorded() -> Iterator[None]
 
 
 @mutant
-def a_message_that_is_lost_while_it_waits_lets_the_others_pass() -> Iterator[None]:
-    real = scheduler.Scheduler.ended
-
-    def ended(self: Any, chunk: Any) -> list[Any]:
-        heads = {id(group.members[0]) for group in self._groups.values() if group.members}
-        blocked = real(self, chunk)
-        return blocked if all(id(delivery) in heads for delivery in chunk) else []
-
-    with patch.object(scheduler.Scheduler, "ended", ended):
-        yield
-
-
-@mutant
 def messages_are_handled_while_the_ledger_is_away() -> Iterator[None]:
     real = claimer.Claimer._claim
 

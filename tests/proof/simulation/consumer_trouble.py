@@ -116,7 +116,7 @@ class Trouble:
         self.world.outage.down = False
 
     def broker_disk_full(self) -> None:
-        self.world.broker.fill_disk(True)
+        self.world.broker.fill_disk(True, noticed=not self.choices.below(2))
         self._after(DOWNTIMES, "room", partial(self.world.broker.fill_disk, False))
 
     def ledger_disk_full(self) -> None:
@@ -190,12 +190,13 @@ class Trouble:
         plan = self.world.plan
         target = client.queue(plan.queue)
         while self._copies:
-            entry = entry_back(DeadLetterMessage.of(self._copies[0], plan.dead_letters), fifo=plan.fifo)
+            copy = self._copies[0]
+            entry = entry_back(DeadLetterMessage.of(copy, plan.dead_letters), fifo=plan.fifo)
             assert entry is not None
             (outcome,) = target.send_many([entry])
             if not isinstance(outcome, Sent):
                 return
-            self._copies.pop(0)
+            self._copies = [other for other in self._copies if other is not copy]
 
 
 def _nothing(_answer: object) -> None:

@@ -171,15 +171,8 @@ class Worker:
         consumer = self.consumer
         if consumer is None:
             return False
-        stages = (consumer.claimer, consumer.dead_letter_sender, consumer.acknowledger, consumer.returner)
-        return not (
-            self.receiving
-            or consumer.in_flight.deliveries
-            or len(consumer.scheduler)
-            or consumer.recorder._again
-            or len(consumer.recorder.inbox)
-            or any(len(stage.inbox) for stage in stages)
-        )
+        at_work = any(stage.running or stage.is_ready() for stage in self._stages)
+        return not (self.receiving or at_work or consumer.in_flight.deliveries)
 
     def leftovers(self) -> dict[str, int]:
         """What it has not given back, although it has nothing to do."""

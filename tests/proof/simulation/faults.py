@@ -18,6 +18,7 @@ CALL_FAULTS: Final = {
     "slow answer": 25,
     "repeated request": 15,  # the network delivers it twice, the second time later
     "refused": 25,  # by the service: throttled, or out of order
+    "failed entry": 60,  # one of a batch
 }
 # What can happen to a receive or a delete inside SQS.
 SERVICE_FAULTS: Final = {"visible early": 60, "lost delete": 60, "short poll": 100}

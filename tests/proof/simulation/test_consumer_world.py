@@ -92,7 +92,7 @@ def test_the_decisions_of_every_store_keep_the_same_promises(name: str, request:
     def open_ledger(place: StoreUnderTest, clock: Callable[[], float]) -> Ledger:
         return place.open(cast(Shift, clock))
 
-    for seed in range(20 if first.slow else 80):
+    for seed in range({"postgres": 60, "redis": 300, "dynamodb": 20}[name]):
         place = first.another()
         store = Store(
             partial(open_ledger, place), transactions=bool(place.effects), table=place.effects, value=place.placeholder
