@@ -79,8 +79,7 @@ class Process:
         tasks, self.tasks = self.tasks, []
         for task in tasks:
             if task.greenlet is not current and task.greenlet:
-                task.greenlet.parent = current
-                task.greenlet.throw(Killed)
+                self.simulator.end(task)
         if any(task.greenlet is current for task in tasks):
             raise Killed
 
@@ -124,13 +123,17 @@ class Simulator:
     def sleep_until_woken(self) -> None:
         task = self._current
         assert task is not None
+        if not task.process.alive:
+            raise Killed
         self._hub.switch()
         if not task.process.alive:
             raise Killed
 
     @property
-    def process(self) -> Process | None:
-        return self._current.process if self._current is not None else None
+    def task(self) -> Task:
+        """The one that runs."""
+        assert self._current is not None
+        return self._current
 
     def note(self, who: str, *what: Any) -> None:
         self.timeline.append((self.now, who, *what))
@@ -138,6 +141,17 @@ class Simulator:
     def violate(self, kind: str, text: str) -> None:
         self.note("CHECK", "violated:", kind, text)
         self.violations.append(Violation(kind, text))
+
+    def end(self, task: Task) -> None:
+        """The task of a dead process unwinds: whatever its code does on the way, none of its calls goes anywhere."""
+        former, self._current = self._current, task
+        task.greenlet.parent = getcurrent()
+        try:
+            task.greenlet.throw(Killed)
+        except Killed:
+            pass
+        finally:
+            self._current = former
 
     # The loop.
 
