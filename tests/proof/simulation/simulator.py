@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
@@ -75,11 +76,16 @@ class Process:
             return
         self.note("killed")
         self.alive = False
-        current = getcurrent()
+        simulator, current = self.simulator, getcurrent()
         tasks, self.tasks = self.tasks, []
+        running = simulator._current
         for task in tasks:
             if task.greenlet is not current and task.greenlet:
-                self.simulator.end(task)
+                task.greenlet.parent = current
+                simulator._current = task
+                with suppress(Killed):
+                    task.greenlet.throw(Killed)
+        simulator._current = running
         if any(task.greenlet is current for task in tasks):
             raise Killed
 
@@ -142,17 +148,6 @@ class Simulator:
         self.note("CHECK", "violated:", kind, text)
         self.violations.append(Violation(kind, text))
 
-    def end(self, task: Task) -> None:
-        """The task of a dead process unwinds: whatever its code does on the way, none of its calls goes anywhere."""
-        former, self._current = self._current, task
-        task.greenlet.parent = getcurrent()
-        try:
-            task.greenlet.throw(Killed)
-        except Killed:
-            pass
-        finally:
-            self._current = former
-
     # The loop.
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
@@ -188,6 +183,8 @@ class Simulator:
             self.violate("unexpected error", f"task {task.name} of {task.process.name} ended:\n{text}")
         finally:
             self._current = None
+        if task.greenlet.dead and task in task.process.tasks:
+            task.process.tasks.remove(task)
         if self.after_step is not None and task.process.alive:
             self.after_step(task.process)
 

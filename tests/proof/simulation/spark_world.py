@@ -73,6 +73,7 @@ class SparkWorld:
         self.ledger_faults = CallFaults(choices, LEDGER_FAULTS)
         if self.plan.ledger:
             self.ledger = SqliteLedger(":memory:", clock=lambda: self.simulator.now)
+            self.ledger._writer._combiner._gathers = False  # nobody else comes at the same time
             self.observer = Observer(self.simulator, lambda: self.simulator.now)
         self.settings = self.plan.options(self.plan.ack, 3, VISIBILITIES[choices.below(2)])
         self.opening: Any = None

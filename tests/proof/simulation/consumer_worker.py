@@ -1,0 +1,219 @@
+"""One simulated worker process: the real line of stages, each of them a task of the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from semel import App, Batch, Context, Transaction
+from semel.consumer.circuit_breaker import CircuitBreaker
+from semel.consumer.heartbeat import Heartbeat
+from semel.consumer.outbox_dispatcher import OutboxDispatcher
+from semel.consumer.queue_consumer import QueueConsumer
+from semel.consumer.queue_setup import QueueSetup, Tools
+from semel.consumer.stage import Inbox
+from semel.sqs.errors import SqsError
+from simulation.broker import arn, url
+from simulation.ledger import SimulatedLedger
+from simulation.simulator import Process, Task
+
+if TYPE_CHECKING:
+    from simulation.consumer_world import World
+
+SKEWS: Final = (0.0, 0.0, 0.0, 240.0, -240.0)
+AT_ONCE: Final = 3  # messages of one receive
+MOST_BEATS: Final = 50  # planned at a time
+
+
+@dataclasses.dataclass
+class StageTasks:
+    """The tasks of a stage: there are none while it has nothing to do."""
+
+    name: str
+    run_once: Callable[[], bool]
+    is_ready: Callable[[], bool]
+    most: int = 1
+    running: int = 0
+
+
+class Worker:
+    """Two tasks call handlers; each other stage has one, the heartbeat and the outbox too."""
+
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        self.world = world
+        self.simulator = world.simulator
+        self.process = Process(world.simulator, name, world.choices.one_of(SKEWS))
+        self.options = options
+        self.consumer: QueueConsumer | None = None
+        self.heartbeat = Heartbeat(self.process.monotonic, lambda: 0.5)
+        self._stages: list[StageTasks] = []
+        self._beat: Task | None = None
+        self._beat_at = 0.0
+        self.stopping = self.receiving = False
+        self.process.spawn("start", self._start)
+
+    def _start(self) -> None:
+        world, process = self.world, self.process
+        process.note("starts", self.options)
+        client = world.broker.client(process)
+        ledger = SimulatedLedger(world.ledger, world.observer, process, world.ledger_faults, world.outage)
+        tools = Tools(monotonic=process.monotonic, now=process.now, chance=client.chance, worker=process.name)
+        setup = self._setup(client, ledger, tools)
+        consumer = QueueConsumer(
+            setup, CircuitBreaker(process.monotonic, client.chance), on_received=self.heartbeat.watch
+        )
+        self.consumer = consumer
+        recorder = consumer.recorder
+        self._stages = [
+            StageTasks("work", consumer.worker.run_once, lambda: len(consumer.scheduler) > 0, most=2),
+            StageTasks("record", recorder.run_once, lambda: len(recorder.inbox) > 0 or bool(recorder._again)),
+        ]
+        for stage in (consumer.claimer, consumer.dead_letter_sender, consumer.acknowledger, consumer.returner):
+            self._stages.append(StageTasks(stage.role, stage.run_once, partial(_has_items, stage.inbox)))
+        self._beat = process.spawn("heartbeat", self._keep_beating)
+        process.spawn("receive", partial(self._receive, consumer))
+        if world.plan.sends:
+            process.spawn("outbox", partial(self._dispatch, OutboxDispatcher(ledger, client, tools)))
+
+    def _setup(self, client: Any, ledger: SimulatedLedger, tools: Tools) -> QueueSetup:
+        plan = self.world.plan
+        app = app_of(plan.queue, plan.transactional, plan.batch)
+        for queue in (plan.queue, plan.receipts):
+            client.queue(queue).found(url(queue))
+        client.queue(arn(plan.dead_letters)).found(url(plan.dead_letters))
+        while True:
+            try:
+                (setup,) = app.queue_setups(client, ledger, tools, **self.options)
+                break
+            except SqsError:
+                self.simulator.sleep(5.0)
+        setup.handler = dataclasses.replace(setup.handler, function=partial(self.world.handle, self))
+        return setup
+
+    # The loops that threads would run.
+
+    def _work_off(self, stage: StageTasks) -> None:
+        """Until there is nothing more to do; what the ledger could not take is tried again after a pause."""
+        try:
+            while stage.run_once():
+                pass
+            if stage.is_ready():
+                self.simulator.sleep(0.5)
+        finally:
+            stage.running -= 1
+
+    def _keep_beating(self) -> None:
+        due = self.heartbeat._due
+        while True:
+            self._beat_at = 0.0  # it is at work, and need not be woken
+            while self.heartbeat.run_once():
+                pass
+            self._beat_at = due[0][0] if due else float("inf")
+            if due:
+                self.simulator.sleep(max(0.001, self._beat_at - self.simulator.now))
+            else:
+                self.simulator.sleep_until_woken()
+
+    def _receive(self, consumer: QueueConsumer) -> None:
+        simulator, task, errors = self.simulator, self.simulator.task, 0
+        while not consumer.in_flight.stopping:
+            if consumer.receiver._must_wait(self):  # type: ignore[arg-type]
+                continue
+            self.receiving = True
+            try:
+                came = consumer.receiver.run_once(AT_ONCE)
+                errors = 0
+            except SqsError:
+                errors += 1
+                self.receiving = False
+                simulator.sleep(min(30.0, 0.5 * 2 ** min(errors, 6)))
+                continue
+            self.receiving = False
+            if not came:
+                wait = self.world.broker.when_something_comes(self.world.plan.queue, partial(simulator.wake, task))
+                simulator.sleep(max(1.0, wait))
+
+    def wait(self, seconds: float) -> None:
+        """What the receiver waits with where it must not poll."""
+        self.simulator.sleep(max(0.01, seconds))
+
+    def _dispatch(self, outbox: OutboxDispatcher) -> None:
+        while True:
+            if not outbox.run_once():
+                self.simulator.sleep(5.0)
+
+    def after_step(self) -> None:
+        """Start or wake the tasks that have something to do now."""
+        for stage in self._stages:
+            if stage.running < stage.most and stage.is_ready():
+                stage.running += 1
+                self.process.spawn(stage.name, partial(self._work_off, stage))
+        due = self.heartbeat._due
+        if self._beat is not None and due and due[0][0] < self._beat_at:
+            self._beat_at = due[0][0]
+            self.simulator.wake(self._beat, max(0.0, self._beat_at - self.simulator.now))
+
+    # The end.
+
+    def stop(self) -> None:
+        """As on SIGTERM: what was not started is returned, what is started goes on to its end."""
+        self.process.note("stops")
+        self.stopping = True
+        if self.consumer is None:
+            self.process.kill()
+            return
+        self.consumer.receiver.stop()
+        self.consumer.give_up()
+
+    @property
+    def is_idle(self) -> bool:
+        consumer = self.consumer
+        if consumer is None:
+            return False
+        stages = (consumer.claimer, consumer.dead_letter_sender, consumer.acknowledger, consumer.returner)
+        return not (
+            self.receiving
+            or consumer.in_flight.deliveries
+            or len(consumer.scheduler)
+            or consumer.recorder._again
+            or len(consumer.recorder.inbox)
+            or any(len(stage.inbox) for stage in stages)
+        )
+
+    def leftovers(self) -> dict[str, int]:
+        """What it has not given back, although it has nothing to do."""
+        consumer = self.consumer
+        if consumer is None or not self.process.alive:
+            return {}
+        found = {
+            "slots": consumer.in_flight.admission.taken,
+            "keys": len(consumer.in_flight._by_key),
+            "groups": consumer.scheduler.groups,
+            "beats": max(0, len(self.heartbeat._due) - MOST_BEATS),
+        }
+        return {name: count for name, count in found.items() if count}
+
+
+def _has_items(inbox: Inbox[Any]) -> bool:
+    return len(inbox) > 0
+
+
+@cache
+def app_of(queue: str, transactional: bool, batch: bool) -> App:
+    """An app whose handler has the right signature; each worker puts its own function in its place."""
+    app = App()
+    options: dict[str, Any] = {"key": "$.id", "concurrency": 2}
+    register: Any = partial(app.batch_handler, size=3) if batch else app.handler
+
+    def book_all(orders: Batch[dict[str, Any]], tx: Transaction) -> None: ...
+    def book(order: dict[str, Any], ctx: Context, tx: Transaction) -> None: ...
+    def ship_all(orders: Batch[dict[str, Any]]) -> None: ...
+    def ship(order: dict[str, Any], ctx: Context) -> None: ...
+
+    if transactional:
+        register(queue, **options)(book_all if batch else book)
+    else:
+        register(queue, **options)(ship_all if batch else ship)
+    return app
