@@ -16,9 +16,15 @@ import pytest
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.spark import crash_points
+from semel.spark.pipeline import agreement
+from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
+from semel.spark.sinks.contract import MicroBatch
+from semel.spark.sinks.dead_letters import RejectTable
+from semel.spark.sinks.parquet import ParquetSink
 from semel.sqs import Client, Entry
+from spark.intake import intake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -250,6 +256,30 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
     assert shop.run().clean
     assert shop.rows() == named(0, 1)
+
+
+def test_a_pipeline_that_is_reset_after_its_rejects_are_in_and_before_its_rows_are_runs_again(tmp_path: Path) -> None:
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
+        record = checkpoint.fresh({})
+        checkpoint.keep(record)
+        rows, rejects = ParquetSink(str(tmp_path / "rows")), RejectTable(str(tmp_path / "rejects"))
+        place = place.with_options(owner=record.query)
+        place.send("0")
+        planner = place.planner()
+        place.batch(planner, planner.initial())
+        content = agreement.content_of(place.log)
+        rejects.open()
+        rejects.commit(MicroBatch(record.id, 0, content), [])
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, (rows, rejects))
+        record = agreement.reset(checkpoint, record, place.log, (rows, rejects), plan)
+
+        assert (plan.batch, plan.base) == (1, 0)
+        agreement.check(checkpoint, record, place.log, (rows, rejects))
+        rejects.commit(MicroBatch(record.id, 1, content), [])
+        with pytest.raises(Disagreement, match="only got to batch"):
+            agreement.check(checkpoint, record, place.log, (rows, rejects))
 
 
 def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

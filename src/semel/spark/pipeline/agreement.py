@@ -81,18 +81,21 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
             f"{_behind(sinks[0], missing)}: it was removed, or is an older copy. If you have the newer one, put it "
             f"back. {NOTHING_STARTED}. {RESET}"
         )
-    newest = record.base + checkpoint.newest("offsets")
+    planned = checkpoint.newest("offsets")
+    newest = record.base + planned
     for sink in sinks:
         last = sink.last(record.id)
         if last is None or last.number < record.base:
             continue
-        if last.number > newest:
+        # A query that was reset begins with the batch in progress, and that may be in already: its rejects are.
+        resumed = planned < 0 and last.number == record.base
+        if last.number > newest and not resumed:
             raise Disagreement(
                 f"{sink.name} has batch {last.number} of this pipeline, but the checkpoint {checkpoint.url} has only "
                 f"got to batch {newest}: it is an older copy. New messages would be taken for those that are in. "
                 f"{NOTHING_STARTED}. {RESET}"
             )
-        _check_log(log, last, sink)
+        _check_log(log, last, sink, in_progress=resumed)
 
 
 def _missing_batches(checkpoint: Checkpoint, record: Record, sink: Sink) -> range | None:
@@ -106,12 +109,14 @@ def _behind(sink: Sink, missing: range) -> str:
     return f"{sink.name} has nothing of the {len(missing):,} batches from {missing[0]} to {missing[-1]}"
 
 
-def _check_log(log: SegmentLog, last: Commit, sink: Sink) -> None:
-    """That the log knows the batch that a sink has, as what it is."""
+def _check_log(log: SegmentLog, last: Commit, sink: Sink, *, in_progress: bool) -> None:
+    """That the log knows the batch that a sink has, as what it is. `in_progress`: it must be the one in progress."""
     content, identity = Content.parse(last.content), log.identity()
     if content is not None and identity is not None and content.log == identity["id"]:
         committed = log.committed().through
-        if content.batch <= committed or (content.batch == committed + 1 and content == log.content(content.batch)):
+        if content.batch == committed + 1 and content == log.content(content.batch):
+            return
+        if content.batch <= committed and not in_progress:
             return
     raise Disagreement(
         f"{sink.name} has batch {last.number} of this pipeline, made of {last.content or 'what is not known'}, and the "
