@@ -21,13 +21,11 @@ EVENTS: Final = (
     "pause driver",
     "second driver",
     "other settings",
-    "lose segment",
     "lose query",
-    "copy checkpoint",
-    "restore checkpoint",
     "restore progress",
     "reset",
 )
+DESTRUCTIVE: Final = ("lose segment", "restore checkpoint")  # after them, not everything is promised
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,10 @@ def drawn_plan(choices: Choices) -> Plan:
         messages=3 + choices.below(8),
         storm=choices.one_of((120.0, 240.0, 400.0)),
         ack=choices.one_of(("sealed", "sealed", "committed")),
-        events=tuple(event for event in EVENTS if choices.chance(0.25)),
+        events=(
+            *(event for event in EVENTS if choices.chance(0.25)),
+            *(event for event in DESTRUCTIVE if choices.chance(0.1)),
+        ),
         skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
         another_disk=choices.chance(0.15),
     )

@@ -109,16 +109,19 @@ class Trouble:
         self.process.note("removes query/")
         self.world.bucket.delete(self.world.bucket.names("query/"))
 
-    def copy_checkpoint(self) -> None:
+    def _copied(self) -> bool:
+        """The first time, a copy is made, to be restored later."""
         self._stopped()
+        if self.copies and not self.choices.chance(0.2):
+            return False
         self.process.note("copies the checkpoint")
         self.copies.append(self.world.bucket.copy())
+        return True
 
     def restore_checkpoint(self) -> None:
         """All of it, with the log: what was sealed since then is gone, and what was deleted is not known to be."""
-        if not self.copies:
+        if self._copied():
             return
-        self._stopped()
         checks, bucket = self.world.checks, self.world.bucket
         checks.older = True
         for keys in bucket.sealed.values():
@@ -129,9 +132,8 @@ class Trouble:
 
     def restore_progress(self) -> None:
         """Spark's part and the record only; the log is the newest one."""
-        if not self.copies:
+        if self._copied():
             return
-        self._stopped()
         bucket = self.world.bucket
         self.process.note("restores older progress")
         files = {name: data for name, data in bucket.files.items() if name.startswith(SEGMENTS)}

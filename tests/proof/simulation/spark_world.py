@@ -209,7 +209,7 @@ class SparkWorld:
         self.perils.faults.on = False
         broker.come_back()
         self.bucket.away = self.bucket.full = self.table.away = self.outage.down = False
-        self.calm = True
+        self.calm, self.idle_rounds = True, 2
 
     # What processes work with.
 
