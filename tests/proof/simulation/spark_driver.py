@@ -247,7 +247,8 @@ class Job:
             ]
             number = attempt.assignment.task
             with closing(source.tables()) as tables:  # now, and not when it is collected
-                attempt.outcome = SinkTask(*writers).run(map(as_rows, tables), number, source.attempt)
+                rows = (as_rows(table, world.broker.names) for table in tables)
+                attempt.outcome = SinkTask(*writers).run(rows, number, source.attempt)
             process.note("done,", attempt.outcome.rows, "rows")
         except SemelError as error:
             process.note("fails:", type(error).__name__, world.shown(error))

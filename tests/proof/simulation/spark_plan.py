@@ -35,6 +35,7 @@ class Plan:
     messages: int
     storm: float  # seconds
     ack: str
+    columns: tuple[str, ...] | None
     events: tuple[str, ...]
     skews: tuple[float, ...]  # of the machines
     another_disk: bool  # one machine has a disk of its own where the others see the log
@@ -58,6 +59,7 @@ class Plan:
             ack=ack,
             dedup="ledger" if self.ledger else "segments",
             ledger=LEDGER if self.ledger else None,
+            columns=self.columns,
         )
 
 
@@ -68,6 +70,7 @@ def drawn_plan(choices: Choices) -> Plan:
         messages=3 + choices.below(8),
         storm=choices.one_of((120.0, 240.0, 400.0)),
         ack=choices.one_of(("sealed", "sealed", "committed")),
+        columns=choices.one_of((None, ("body",))),
         events=(
             *(event for event in EVENTS if choices.chance(0.25)),
             *(event for event in DESTRUCTIVE if choices.chance(0.1)),

@@ -7,7 +7,7 @@ put-if-absent whose answer is lost is repeated, and then finds its own name; or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from semel.spark.segments import codec
@@ -60,9 +60,10 @@ class Perils:
 
 
 class Bucket:
-    """`sealed`: the keys in each segment that is there."""
+    """`sealed`: the keys in each segment that is there. `names`: keys by the ids of messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
         self.files: dict[str, bytes] = {}
         self.away = self.full = False
         self.sealed: dict[str, frozenset[str]] = {}
@@ -71,7 +72,7 @@ class Bucket:
     def put(self, name: str, data: bytes) -> None:
         self.files[name] = data
         if name.endswith(".seg"):
-            self.sealed[name] = keys_in(data, name)
+            self.sealed[name] = self._keys(data, name)
             self.on_seal(name, data)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -85,6 +86,9 @@ class Bucket:
             self.files.pop(name, None)
             self.sealed.pop(name, None)
 
+    def _keys(self, data: bytes, name: str) -> frozenset[str]:
+        return frozenset(self._names[id_] for id_ in ids_in(data, name))
+
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.files if name.startswith(prefix))
 
@@ -93,15 +97,15 @@ class Bucket:
 
     def restore(self, files: dict[str, bytes]) -> None:
         self.files = dict(files)
-        self.sealed = {name: keys_in(data, name) for name, data in files.items() if name.endswith(".seg")}
+        self.sealed = {name: self._keys(data, name) for name, data in files.items() if name.endswith(".seg")}
 
 
-def keys_in(data: bytes, name: str) -> frozenset[str]:
+def ids_in(data: bytes, name: str) -> list[str]:
     try:
-        _, table = codec.decode(data, name)
+        ids: list[str] = codec.decode(data, name)[1].column("message_id").to_pylist()
     except codec.SegmentDamaged:
-        return frozenset()
-    return frozenset(key or id_ for key, id_ in zip(*(table.column(c).to_pylist() for c in ("key", "message_id")), strict=True))
+        return []
+    return ids
 
 
 class Remote:

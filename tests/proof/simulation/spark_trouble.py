@@ -114,8 +114,9 @@ class Trouble:
         self._stopped()
         if self.copies and not self.choices.chance(0.2):
             return False
-        self.process.note("copies the checkpoint")
-        self.copies.append(self.world.bucket.copy())
+        if "pipeline.json" in self.world.bucket.files:  # without it, there is nothing to go on from
+            self.process.note("copies the checkpoint")
+            self.copies.append(self.world.bucket.copy())
         return True
 
     def restore_checkpoint(self) -> None:

@@ -62,7 +62,7 @@ class SparkWorld:
         self.perils = Perils(self.simulator)
         self.store_faults = CallFaults(choices, STORE_FAULTS)
         self.sink_faults = CallFaults(choices, SINK_FAULTS)
-        self.bucket = Bucket()
+        self.bucket = Bucket(self.broker.names)
         self.bucket.on_seal = self.checks.on_seal
         self.table, self.rejects = Table("table"), Table("rejects")
         for table in (self.table, self.rejects):
@@ -113,7 +113,7 @@ class SparkWorld:
         attribute = {"DataType": "String", "StringValue": key}
         params: dict[str, Any] = {
             "QueueUrl": url(self.plan.queue),
-            "MessageBody": "bad" if number % 5 == 4 else "good",
+            "MessageBody": "body",
             "MessageAttributes": {"idempotency-key": attribute},
         }
         if self.plan.fifo:
@@ -248,7 +248,7 @@ class SparkWorld:
         return self.choices.one_of(self.plan.skews)
 
     def another_disk(self) -> Bucket | None:
-        return Bucket() if self.plan.another_disk and not self.calm and self.choices.chance(0.15) else None
+        return Bucket(self.broker.names) if self.plan.another_disk and not self.calm and self.choices.chance(0.15) else None
 
     def idle_seconds(self) -> float:
         return self.choices.one_of((5.0, 1.0, 20.0)) if not self.calm else 30.0
