@@ -140,6 +140,7 @@ class Reset:
     log_missing: bool  # the log that the last batch came from is not there
     older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
     missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
+    rejects_again: bool = False  # rejects of the batch that it begins with are put aside already, and come again
 
     @property
     def loses(self) -> bool:
@@ -176,11 +177,17 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
             "version process it (`semel pipeline run FILE --exit-when-empty`), then reset"
         )
     sealed, lost = _sealed(log, pending)
+    rejects_again = older = False
     for last, content in zip(lasts[1:], others, strict=True):
-        if last is not None and content is not None and (content.log, content.batch) == (own, pending) and not lost:
+        if last is None or content is None or (content.log, content.batch) != (own, pending):
+            continue
+        older = not lost and content != log.content(pending)
+        if lost or older:
+            rejects_again = True
+        else:
             base = last.number  # its rejects are put aside already, under this number
     replaced = begun and before is None and record.query is not None
-    return Reset(str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older_log=False)
+    return Reset(str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older, rejects_again=rejects_again)
 
 
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
@@ -190,7 +197,7 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
         content = None if last is None else Content.parse(last.content)
         if plan.batch is None and pending > log.committed().through:
             _drop(log, pending)
-        if plan.older_log and content is not None:
+        if plan.older_log and content is not None and content.batch > log.committed().through:
             log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
             _give_up(log, name)
