@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.ledger.contract import Status
 from semel.spark.segments import codec
+from semel.spark.segments.model import folder
 from simulation.spark_store import SEGMENTS, SparkProcess
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ class Checks:
         for key in keys:
             if self.committed[key] + self.handled[key] > 1 and not (key in self.excused or self._double_is_excused(key)):
                 self.world.simulator.violate("doubled", f"{key} is in the tables twice, now in {table}")
+
+    def rejects_again(self, batch: int | None) -> None:
+        """What a reset has said that it will repeat."""
+        prefix = "" if batch is None else f"{SEGMENTS}{folder(batch)}/"
+        for name, keys in self.world.bucket.sealed.items():
+            if name.startswith(prefix):
+                self.excused |= keys
 
     def _double_is_excused(self, key: str) -> bool:
         return key in self.late and not self.world.plan.ledger

@@ -8,6 +8,7 @@ and checkpoint are the real ones.
 from __future__ import annotations
 
 import json
+import traceback
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -36,7 +37,7 @@ ROWS: Final = 3  # of a batch: rows that a task may receive
 
 
 class JobFailed(SemelError):
-    """A task has failed four times."""
+    """A task has failed four times, or Spark does not understand its progress."""
 
 
 @dataclass
@@ -60,6 +61,8 @@ class Driver:
         self.error: SemelError | None = None
         self.ended = False
         self.idle = False
+        self.started_calm = world.calm
+        self.planner: Planner | None = None
         self.attempts: list[Attempt] = []
         self.changed = Waiters(world.simulator)
 
@@ -72,36 +75,43 @@ class Driver:
         self.process.spawn("main", self.main)
 
     def main(self) -> None:
-        world, planner = self.world, None
+        world = self.world
         try:
-            store = world.store(self.process)
-            log = SegmentLog(world.store(self.process, SEGMENTS))
-            sinks = world.sinks(self.process)
-            checkpoint = world.checkpoint(store)
-            record = self.opened(checkpoint, log, sinks)
-            queue = world.queue(self.process)
-            planner = Planner(
-                replace(self.settings, owner=record.query),
-                log,
-                {queue.name: queue},
-                clock=self.process.now,
-                monotonic=self.process.monotonic,
-                sqs_time=lambda _: world.simulator.now,
-                poll_seconds=0,
-            )
-            world.watch(planner)
-            batches = Batches(record.id, *sinks, agreement.DriverLog(log), lambda *_: None, base=record.base)
-            self.spark(store, planner, batches)
+            self.run()
         except SemelError as error:
             self.process.note("stops:", type(error).__name__, world.shown(error))
             self.error = error
-        finally:
-            if self.process.alive:
-                self.end(planner)
+        except Exception:  # noqa: BLE001 - whatever it is, it is a finding
+            world.simulator.violate("unexpected error", f"in {self.process.name}:\n{traceback.format_exc(limit=-5)}")
+        self.end()
 
-    def end(self, planner: Planner | None) -> None:
-        if planner is not None:
-            planner.stop()
+    def run(self) -> None:
+        world = self.world
+        store = world.store(self.process)
+        log = SegmentLog(world.store(self.process, SEGMENTS))
+        sinks = world.sinks(self.process)
+        record = self.opened(world.checkpoint(store), log, sinks)
+        self.planner = self.planner_of(record.query, log)
+        run = Batches(record.id, *sinks, agreement.DriverLog(log), lambda *_: None, base=record.base)
+        self.spark(store, self.planner, run)
+
+    def planner_of(self, owner: str | None, log: SegmentLog) -> Planner:
+        queue = self.world.queue(self.process)
+        planner = Planner(
+            replace(self.settings, owner=owner),
+            log,
+            {queue.name: queue},
+            clock=self.process.now,
+            monotonic=self.process.monotonic,
+            sqs_time=lambda _: self.world.simulator.now,
+            poll_seconds=0,
+        )
+        self.world.watch(planner)
+        return planner
+
+    def end(self) -> None:
+        if self.planner is not None:
+            self.planner.stop()
         self.ended = True
         self.process.note("ends")
         self.world.leave_attempts(self)
@@ -121,10 +131,19 @@ class Driver:
 
     # What Spark does.
 
-    def spark(self, store: Any, planner: Planner, run: Batches) -> None:
+    def progress(self, store: Any) -> tuple[dict[int, Offset], int]:
+        """The offsets that were written down, and the number of the next batch to run."""
         offsets, commits = store.names("query/offsets"), store.names("query/commits")
-        known = {int(name.rpartition("/")[2]): json.loads(store.read(name)) for name in offsets}
-        number = max([-1, *(int(name.rpartition("/")[2]) for name in commits)]) + 1
+        known: dict[int, Offset] = {numbered(name): json.loads(store.read(name) or b"null") for name in offsets}
+        latest = max(known, default=-1)
+        done = max(map(numbered, commits), default=-1)
+        number = latest + 1 if done >= latest else latest
+        if None in known.values() or (number and number - 1 not in known):
+            raise JobFailed(f"batch {number - 1} does not exist")
+        return known, number
+
+    def spark(self, store: Any, planner: Planner, run: Batches) -> None:
+        known, number = self.progress(store)
         idle = 0
         while idle < self.world.idle_rounds:
             start = known[number - 1] if number else planner.initial()
@@ -256,3 +275,6 @@ class Job:
         if driver.running:
             driver.changed.wake()
 
+
+def numbered(name: str) -> int:
+    return int(name.rpartition("/")[2])

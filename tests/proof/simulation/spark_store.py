@@ -125,9 +125,9 @@ class Remote:
 
     def _call(self, what: tuple[Any, ...], effect: Callable[[], T], *, changes: bool = True, create: bool = False) -> T:
         process, faults, simulator = self._process, self._faults, self._simulator
-        peril = self._perils.before(process)
         there, _ = faults.delays()
         fault = faults.next()
+        peril = self._perils.before(process)
         simulator.sleep(there + faults.slow() if fault == "slow" else there)
         if fault == "unreachable" or self._away():
             process.note(*what, "does not arrive")

@@ -78,7 +78,8 @@ class Trouble:
 
     def second_driver(self) -> None:
         """In S3 nothing locks a checkpoint."""
-        self.world.start_driver()
+        if not self.world.resetting:
+            self.world.start_driver()
 
     def _running(self) -> list[Driver]:
         return [driver for driver in self.world.drivers if driver.running]
@@ -167,6 +168,8 @@ def run_reset(world: SparkWorld, process: SparkProcess) -> None:
         process.note("resets: batch", plan.batch, "base", plan.base, "lost", *plan.lost)
         if plan.lost or plan.unknown:
             world.damage_seen = True  # it has said so
+        if plan.rejects_again:  # it says so
+            world.checks.rejects_again(plan.batch)
         agreement.reset(checkpoint, record, log, sinks, plan)
     except CheckpointError as error:
         process.note("reset is refused:", type(error).__name__)

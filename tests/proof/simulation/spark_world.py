@@ -33,7 +33,7 @@ from simulation.spark_checks import Checks
 from simulation.spark_client import SparkClient
 from simulation.spark_driver import Driver
 from simulation.spark_patches import installed
-from simulation.spark_plan import drawn_plan
+from simulation.spark_plan import Plan, drawn_plan
 from simulation.spark_rival import Rival
 from simulation.spark_sink import SINK_FAULTS, SimulatedSink, Table
 from simulation.spark_store import STORE_FAULTS, Bucket, Perils, SimulatedStore, SparkProcess
@@ -51,7 +51,7 @@ class SparkWorld:
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.simulator = Simulator(choices)
-        self.plan = drawn_plan(choices)
+        self.plan = self.draw()
         self.simulator.note("world", self.plan)
         self.facts: Counter[str] = Counter()
         self.checks = Checks(self)
@@ -79,24 +79,33 @@ class SparkWorld:
         self.opening: Any = None
         self.drivers: list[Driver] = []
         self.refusals: list[SemelError] = []
-        self.damage_seen = False
+        self.damage_seen = self.resetting = False
         self.ended = Waiters(self.simulator)
         self.calm = self.at_rest = self.sent_all = False
         self.idle_rounds, self.rows, self.launched = 4, 6, 0
 
+    def draw(self) -> Plan:
+        return drawn_plan(self.choices)
+
     def run(self) -> None:
         with installed(self):
             Process(self.simulator, "producer").spawn("produce", self._produce)
-            Process(self.simulator, "operator").spawn("operate", self._operate)
+            self.run_operators()
             if self.plan.ledger:
                 Rival(self)
             Trouble(self)
             try:
                 self.simulator.run(self.simulator.now + self.plan.storm + CALM, lambda: self.at_rest)
                 if not self.simulator.violations:
-                    self.checks.at_end()
+                    self.check_end()
             finally:
                 self.simulator.close()
+
+    def run_operators(self) -> None:
+        Process(self.simulator, "operator").spawn("operate", self._operate)
+
+    def check_end(self) -> None:
+        self.checks.at_end()
 
     # The producer.
 
@@ -131,11 +140,13 @@ class SparkWorld:
     def _operate(self) -> None:
         refused = 0
         while True:
+            while self.resetting:
+                self.simulator.sleep(10.0)
             driver = self.start_driver()
             while driver.running:
                 self.ended.wait(30.0)
             self.after_death(driver)
-            if self.calm and driver.idle and self._is_done():
+            if driver.started_calm and driver.idle and self._is_done():
                 self.at_rest = True
                 return
             refused = refused + 1 if driver.error is not None and kind_of(driver.error) == "other" else 0
@@ -182,7 +193,10 @@ class SparkWorld:
                 attempt.process.kill()
 
     def reset_pipeline(self) -> None:
-        """In a process of its own, which may die of it; then it is run again."""
+        """In a process of its own, which may die of it; then it is run again. Meanwhile nobody starts a driver."""
+        if self.resetting:
+            return
+        self.resetting = True
         for driver in self.drivers:
             if driver.running and not driver.process.paused_until > self.simulator.now:
                 driver.process.kill()
@@ -194,7 +208,8 @@ class SparkWorld:
             while process.alive and not task.greenlet.dead:
                 self.simulator.sleep(2.0)
             if process.alive:
-                return
+                break
+        self.resetting = False
 
     def deploy(self) -> None:
         ack = self.choices.one_of(("sealed", "committed"))
@@ -270,9 +285,11 @@ class SparkWorld:
 
 
 def spark_world(choices: Choices) -> Outcome:
-    world = SparkWorld(choices)
+    return outcome_of(SparkWorld(choices))
+
+
+def outcome_of(world: SparkWorld) -> Outcome:
     world.run()
     simulator = world.simulator
     facts = {**world.facts, "steps": simulator.steps, "drivers": len(world.drivers), "attempts": world.launched}
-    return Outcome(simulator.timeline, simulator.violations, choices.taken, facts)
-
+    return Outcome(simulator.timeline, simulator.violations, world.choices.taken, facts)
