@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from simulation.choices import Choices
+from simulation.search import Failure, World, first_failure, shrink
+from simulation.spark_mutants import MUTANTS
+from simulation.spark_queries import queries_world
+from simulation.spark_world import spark_world
 
 import suite
-from simulation.choices import Choices
-from simulation.search import Failure, first_failure, shrink
-from simulation.spark_mutants import MUTANTS
-from simulation.spark_world import spark_world
 
 SEEDS = suite.effort(fast=100, full=3_000)
 MUTANT_SEEDS = 2_000
@@ -25,15 +26,21 @@ QUICKLY_FOUND = (
 )
 
 
-def check(seeds: range) -> None:
-    found = first_failure(spark_world, seeds)
+def check(world: World, seeds: range) -> None:
+    found = first_failure(world, seeds)
     if found is not None:
         _, seed, outcome = found
-        pytest.fail(str(Failure("spark_world", seed, outcome, shrink(spark_world, outcome))))
+        pytest.fail(str(Failure(world.__name__, seed, outcome, shrink(world, outcome))))
 
 
-def test_whatever_happens_to_drivers_tasks_store_queue_and_sink_each_message_is_in_the_table_once_or_it_is_said() -> None:
-    check(range(SEEDS))
+def test_whatever_happens_to_drivers_tasks_store_queue_and_sink_each_message_is_in_the_table_once_or_it_is_said() -> (
+    None
+):
+    check(spark_world, range(SEEDS))
+
+
+def test_of_two_queries_on_one_log_one_is_refused_and_no_message_is_lost() -> None:
+    check(queries_world, range(SEEDS // 3))
 
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
@@ -76,6 +83,7 @@ def test_a_schedule_without_choices_is_a_pipeline_in_which_nothing_goes_wrong() 
 
 DIGESTS = """
 from simulation.choices import Choices
+from simulation.spark_queries import queries_world
 from simulation.spark_world import spark_world
 print(*[spark_world(Choices(seed)).digest for seed in range(12)])
 """

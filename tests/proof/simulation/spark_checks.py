@@ -94,7 +94,9 @@ class Checks:
         if self.older:
             return
         for key in keys:
-            if self.committed[key] + self.handled[key] > 1 and not (key in self.excused or self._double_is_excused(key)):
+            if self.committed[key] + self.handled[key] > 1 and not (
+                key in self.excused or self._double_is_excused(key)
+            ):
                 self.world.simulator.violate("doubled", f"{key} is in the tables twice, now in {table}")
 
     def rejects_again(self, batch: int | None) -> None:

@@ -198,9 +198,7 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
 
 @mutant
 def a_batch_that_is_in_the_table_is_written_again() -> Iterator[None]:
-    with patched(
-        (batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)
-    ):
+    with patched((batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)):
         yield
 
 

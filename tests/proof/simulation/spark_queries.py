@@ -76,4 +76,3 @@ class QueriesWorld(SparkWorld):
 
 def queries_world(choices: Choices) -> Outcome:
     return outcome_of(QueriesWorld(choices))
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from semel.errors import SemelError
 from semel.spark.segments import codec
 from semel.spark.segments.storage import StorageError, StorageUnavailable
 from simulation.faults import CallFaults
@@ -153,7 +154,10 @@ class Remote:
         self._process.note(*what, "is on its way, and nobody waits for it")
 
         def deliver() -> None:
-            network.note("delivers late:", *what, "->", effect())
+            try:
+                network.note("delivers late:", *what, "->", effect())
+            except SemelError as error:
+                network.note("delivers late:", *what, "->", type(error).__name__)
 
         network.spawn("late request", deliver, self._simulator.choices.one_of(LATE))
 
@@ -161,7 +165,9 @@ class Remote:
 class SimulatedStore(Remote):
     """The real stores' protocol over a part of a bucket."""
 
-    def __init__(self, bucket: Bucket, process: SparkProcess, perils: Perils, faults: CallFaults, prefix: str = "") -> None:
+    def __init__(
+        self, bucket: Bucket, process: SparkProcess, perils: Perils, faults: CallFaults, prefix: str = ""
+    ) -> None:
         super().__init__(process, perils, faults)
         self._bucket = bucket
         self._prefix = prefix
@@ -180,9 +186,7 @@ class SimulatedStore(Remote):
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self.on_create(self._process, name, data)
-        return self._call(
-            ("create", name), lambda: self._written(self._bucket.put_if_absent, name, data), create=True
-        )
+        return self._call(("create", name), lambda: self._written(self._bucket.put_if_absent, name, data), create=True)
 
     def _written(self, put: Callable[[str, bytes], T], name: str, data: bytes) -> T:
         if self._bucket.full:
@@ -195,9 +199,7 @@ class SimulatedStore(Remote):
     def names(self, folder: str = "") -> list[str]:
         prefix = f"{self._prefix}{folder}/" if folder else self._prefix
         cut = len(self._prefix)
-        return self._call(
-            ("list", folder), lambda: [name[cut:] for name in self._bucket.names(prefix)], changes=False
-        )
+        return self._call(("list", folder), lambda: [name[cut:] for name in self._bucket.names(prefix)], changes=False)
 
     def delete(self, names: Iterable[str]) -> None:
         paths = [self._prefix + name for name in names]

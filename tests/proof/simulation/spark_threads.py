@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from simulation.simulator import Simulator, Task
@@ -83,17 +84,18 @@ class Thread:
     def __init__(
         self,
         simulator: Simulator,
-        target: Callable[..., object],
+        target: Callable[..., None],
         args: tuple[Any, ...] = (),
         name: str = "",
         daemon: bool = True,
     ) -> None:
         del daemon
-        process = simulator.task.process
-        self._start = lambda: process.spawn(name, lambda: (target(*args), None)[1])
+        self._process = simulator.task.process
+        self._name = name
+        self._run = partial(target, *args)
 
     def start(self) -> None:
-        self._start()
+        self._process.spawn(self._name, self._run)
 
 
 class Threading:
@@ -102,13 +104,13 @@ class Threading:
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
 
-    def Lock(self) -> Lock:  # noqa: N802
+    def Lock(self) -> Lock:
         return Lock(self._simulator)
 
-    def Condition(self) -> Condition:  # noqa: N802
+    def Condition(self) -> Condition:
         return Condition(self._simulator)
 
-    def Thread(self, **options: Any) -> Thread:  # noqa: N802
+    def Thread(self, **options: Any) -> Thread:
         return Thread(self._simulator, **options)
 
 

@@ -251,7 +251,8 @@ class SparkWorld:
         return queue
 
     def connected_ledger(self, process: Process) -> SimulatedLedger:
-        assert self.ledger is not None and self.observer is not None
+        assert self.ledger is not None
+        assert self.observer is not None
         return SimulatedLedger(self.ledger, self.observer, process, self.ledger_faults, self.outage)
 
     def claims_for(self, ledger: str | None, queue: Queue, lease: float) -> KeyClaims:
@@ -263,7 +264,11 @@ class SparkWorld:
         return self.choices.one_of(self.plan.skews)
 
     def another_disk(self) -> Bucket | None:
-        return Bucket(self.broker.names) if self.plan.another_disk and not self.calm and self.choices.chance(0.15) else None
+        return (
+            Bucket(self.broker.names)
+            if self.plan.another_disk and not self.calm and self.choices.chance(0.15)
+            else None
+        )
 
     def idle_seconds(self) -> float:
         return self.choices.one_of((5.0, 1.0, 20.0)) if not self.calm else 30.0
