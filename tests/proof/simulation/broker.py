@@ -24,12 +24,13 @@ from semel.sqs.client.transport import CannotConnect
 from semel.sqs.errors import INTERNAL_FAILURE, REQUEST_THROTTLED, SERVICE_UNAVAILABLE, ServiceError
 from simulation.choices import Choices
 from simulation.faults import CALL_FAULTS, SERVICE_FAULTS, CallFaults
-from simulation.simulator import START, Process, Simulator
+from simulation.simulator import START, Process, Simulator, Task
 
 ACCOUNT: Final = "000000000000"
 ADDRESS: Final = "http://127.0.0.1:9324"
 GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
-SWEEP_EVERY: Final = 10.0
+SWEEP_EVERY: Final = 60.0
+LONGEST_POLL: Final = 300.0
 QUIET: Final = frozenset({"GetQueueAttributes", "GetQueueUrl"})
 
 Queues = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # names, and attributes as pairs
@@ -82,13 +83,13 @@ class ServiceFaults:
 
 
 class SimulatedBroker:
-    """`on_request(process, operation, body)` hears of every request that is sent, and `on_call(operation, params,
-    answer)` of every call that was carried out."""
+    """`on_request(process, operation, body, ended)` hears of every request when it is sent, and when its sender waits
+    no longer; `on_call(operation, params, answer)` of every call that was carried out."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int) -> None:
         self.simulator = simulator
         self.on_call: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda _o, _p, _a: None
-        self.on_request: Callable[[Process, str, bytes], None] = lambda _process, _operation, _body: None
+        self.on_request: Callable[[Process, str, bytes, bool], None] = lambda _process, _operation, _body, _ended: None
         self.faults = CallFaults(simulator.choices, CALL_FAULTS)
         self.service_faults = CallFaults(simulator.choices, SERVICE_FAULTS)
         self.up = True
@@ -96,7 +97,7 @@ class SimulatedBroker:
         self.calls = 0
         self.names: dict[str, str] = {}  # of messages, for the timeline
         self._seed = seed
-        self._wakers: list[Callable[[], None]] = []
+        self._polls: dict[Task, None] = {}  # that wait for a message, the oldest first
         self._moves_due: int | None = None
         self._swept = 0.0
         self.synced = template(queues)
@@ -166,11 +167,19 @@ class SimulatedBroker:
         if operation == "StartMessageMoveTask":
             self._moves_due = now
         self.on_call(operation, params, answer)
-        if engine.woken() and self._wakers:
-            wakers, self._wakers = self._wakers, []
-            for wake in wakers:
-                wake()
+        if engine.woken():
+            self._wake_one()
         return answer
+
+    def _wake_one(self) -> None:
+        """The poll that has waited longest gets it, if its process can."""
+        for task in list(self._polls):
+            if not task.process.alive:
+                del self._polls[task]
+            elif task.process.paused_until <= self.simulator.now:
+                del self._polls[task]
+                self.simulator.wake(task)
+                return
 
     def _chores(self, now: int) -> None:
         while self._moves_due is not None and self._moves_due <= now:
@@ -179,11 +188,13 @@ class SimulatedBroker:
             self._swept = self.simulator.now
             self.engine.sweep(now)
 
-    def when_something_comes(self, queue: str, wake: Callable[[], None]) -> float:
-        """Calls `wake` when a message may have become visible; returns the seconds until one does by itself."""
-        self._wakers.append(wake)
+    def wait_for_messages(self, queue: str) -> None:
+        """A long poll: until something may have become visible."""
+        task = self.simulator.task
+        self._polls[task] = None
         due = self.engine.next_look(queue)
-        return 300.0 if due == NEVER else max(0.0, due / 1000 - self.simulator.now)
+        self.simulator.sleep(LONGEST_POLL if due == NEVER else max(1.0, due / 1000 - self.simulator.now))
+        self._polls.pop(task, None)
 
     # What tests want to know.
 
@@ -194,8 +205,9 @@ class SimulatedBroker:
         finally:
             self.engine.rollback()
 
-    def is_empty(self, queue: str) -> bool:
-        return not any(self.engine.store.queues[queue].generation.counts)
+    def counts(self, queue: str) -> list[int]:
+        """Messages that are ready, in flight and delayed."""
+        return self.engine.store.queues[queue].generation.counts
 
     def client(self, process: Process) -> SimulatedClient:
         return SimulatedClient(self, process)
@@ -218,6 +230,13 @@ class SimulatedClient(Client):
     def _attempt(
         self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
     ) -> dict[str, Any]:
+        self._broker.on_request(self._process, operation, body, False)
+        try:
+            return self._carry_out(operation, body, queue, timeout)
+        finally:
+            self._broker.on_request(self._process, operation, body, True)
+
+    def _carry_out(self, operation: str, body: bytes, queue: str, timeout: float) -> dict[str, Any]:
         broker, simulator, faults = self._broker, self._simulator, self._broker.faults
         there, back = faults.delays()
         fault = faults.next()
@@ -226,7 +245,6 @@ class SimulatedClient(Client):
         elif fault == "slow answer":
             back += faults.slow()
         call = self._call(operation, queue)
-        broker.on_request(self._process, operation, body)
         ends = simulator.now + timeout
         simulator.sleep(min(there, timeout))
         if fault == "lost request" or there >= timeout:

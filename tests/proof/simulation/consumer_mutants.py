@@ -10,12 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from semel.broker.engine import dead_letters, dedup, generation, move_tasks, store
+from semel.broker.engine import dead_letters, generation, move_tasks, store
 from semel.consumer import (
     circuit_breaker,
     claimer,
     handler_caller,
-    heartbeat,
     in_flight,
     lifecycle,
     outbox_dispatcher,
@@ -24,10 +23,10 @@ from semel.consumer import (
     scheduler,
 )
 from semel.consumer.lifecycle import Action, Event, State
-from semel.ledger.contract import Completion, LedgerError, Status, Won
+from semel.ledger.contract import Claim, Completion, LedgerError, Status, Won
 from semel.ledger.rules import Winning, decide
 from semel.ledger.sqlite import rows
-from semel.sqs import Failure, Sent
+from semel.sqs import Failure, Sent, limits
 from simulation.ledger import SimulatedLedger, WatchedTransaction
 
 Mutant = Callable[[], Any]
@@ -178,15 +177,6 @@ def a_slot_is_given_back_twice() -> Iterator[None]:
 
 
 @mutant
-def the_heartbeat_goes_on_after_the_end() -> Iterator[None]:
-    with (
-        patch.object(in_flight.InFlight, "_may_go_on", lambda _self, _delivery, _actions: True),
-        patch.object(heartbeat, "BEATING", frozenset(State)),
-    ):
-        yield
-
-
-@mutant
 def an_extension_under_way_is_not_waited_for() -> Iterator[None]:
     def may_go_on(self: Any, delivery: Any, actions: Any) -> bool:
         if actions[0] is Action.STOP_BEAT:
@@ -214,13 +204,10 @@ def a_record_that_failed_is_forgotten() -> Iterator[None]:
 
 @mutant
 def the_circuit_breaker_never_closes() -> Iterator[None]:
-    real = circuit_breaker.CircuitBreaker.report
-
-    def report(self: Any, answered: bool) -> None:
-        if not answered:
-            real(self, answered)
-
-    with patch.object(circuit_breaker.CircuitBreaker, "report", report):
+    real = circuit_breaker.CircuitBreaker.pause
+    with patch.object(
+        circuit_breaker.CircuitBreaker, "pause", lambda self: max(1.0, real(self)) if self.is_open else real(self)
+    ):
         yield
 
 
@@ -244,7 +231,16 @@ def a_group_is_released_before_its_first_message_is_recorded() -> Iterator[None]
     def startable(self: Any, group: Any, most: int) -> list[Any]:
         return [d for d in group.members if d.state is State.CLAIMED and d not in group.started][:1]
 
+    real = scheduler.Scheduler.take
+
+    def take(self: Any, most: int) -> list[Any]:
+        chosen = real(self, most)
+        for group in self._groups.values():
+            self._offer(group)
+        return chosen
+
     with (
+        patch.object(scheduler.Scheduler, "take", take),
         patch.object(scheduler._Group, "is_ready", property(is_ready)),
         patch.object(scheduler.Scheduler, "_startable", startable),
     ):
@@ -271,18 +267,11 @@ def messages_are_handled_while_the_ledger_is_away() -> Iterator[None]:
     def claim(self: Any, chunk: Any, keys: Any) -> list[Any]:
         answers = real(self, chunk, keys)
         return [
-            Won(claimer_claim(key), 30.0) if answer is None else answer
-            for key, answer in zip(keys, answers, strict=True)
+            Won(Claim(key, 1), 30.0) if answer is None else answer for key, answer in zip(keys, answers, strict=True)
         ]
 
     with patch.object(claimer.Claimer, "_claim", claim):
         yield
-
-
-def claimer_claim(key: str) -> Any:
-    from semel.ledger.contract import Claim
-
-    return Claim(key, 1)
 
 
 # Transactions.
@@ -368,7 +357,7 @@ def the_broker_answers_before_it_has_synced() -> Iterator[None]:
 
 @mutant
 def the_dedup_window_is_a_second_short() -> Iterator[None]:
-    with patch.object(dedup.limits, "DEDUP_WINDOW", 299 - 1):
+    with patch.object(limits, "DEDUP_WINDOW", 298):
         yield
 
 

@@ -19,8 +19,11 @@ EVENTS: Final = (
     "ledger outage",
     "broker disk full",
     "ledger disk full",
+    "move task",
     "redrive",
+    "edit",
     "drop",
+    "restore",
 )
 
 
@@ -32,6 +35,7 @@ class Plan:
     transactional: bool
     batch: bool
     sends: bool  # the handler sends a message with its transaction
+    groups: int  # of a FIFO queue
     workers: int
     keys: int
     receives: int  # after which SQS itself dead-letters
@@ -50,6 +54,9 @@ class Plan:
     def receipts(self) -> str:
         return "receipts.fifo" if self.fifo else "receipts"
 
+    def group(self, key: str) -> str:
+        return f"g{int(key[1:]) % self.groups}" if self.fifo else ""
+
     def queues(self) -> Queues:
         fifo = (("FifoQueue", "true"),) if self.fifo else ()
         policy = redrive_policy(self.dead_letters, self.receives)
@@ -60,16 +67,18 @@ class Plan:
         )
 
 
-def drawn_plan(choices: Choices) -> Plan:
-    transactional = choices.chance(0.5)
+def drawn_plan(choices: Choices, *, transactions: bool = True) -> Plan:
+    """`transactions`: whether the ledger can be part of the handler's own."""
+    transactional = choices.chance(0.5) and transactions
     return Plan(
         fifo=choices.chance(0.4),
         transactional=transactional,
         batch=choices.chance(0.2),
         sends=choices.chance(0.3) and transactional,
+        groups=1 + choices.below(2),
         workers=1 + choices.below(3),
         keys=1 + choices.below(5),
         receives=choices.one_of((1_000, 1_000, 8, 3)),
         trouble=choices.one_of((30.0, 60.0, 120.0, 200.0)),
-        events=tuple(name for name in EVENTS if choices.chance(0.3)),
+        events=tuple(name for name in EVENTS if choices.chance(0.25)),
     )

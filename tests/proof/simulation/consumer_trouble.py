@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from semel.dlq.messages import DeadLetterMessage
+from semel.dlq.redrive.sender import entry_back
 from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.sqs import Client, Received, Sent
 from semel.sqs.errors import SqsError
+from semel.verify.history import EventKind
 from simulation.broker import arn
 from simulation.consumer_plan import LEASE
 from simulation.simulator import Process
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 BETWEEN: Final = (1.0, 0.2, 4.0, 11.0, 31.0)  # seconds between two events
 PAUSES: Final = (LEASE * 0.5, LEASE * 0.9, LEASE + 1.0, LEASE * 2.5)
 DOWNTIMES: Final = (0.5, 5.0, 20.0, 70.0)
+MOST_WORKERS: Final = 5  # of a schedule, before deploys end: starting one takes long
 MOST_PAGES: Final = 1_073_741_823
 
 
@@ -29,6 +36,7 @@ class Trouble:
         self.simulator = world.simulator
         self.choices = world.choices
         self.process = Process(world.simulator, "trouble")
+        self._copies: list[Received] = []  # of dead-letter messages that were deleted
         self.process.spawn("trouble", self._run)
 
     def _run(self) -> None:
@@ -81,6 +89,8 @@ class Trouble:
 
     def deploy(self) -> None:
         """All workers are replaced, side by side with the old ones, with other settings."""
+        if len(self.world.workers) > MOST_WORKERS:
+            return
         for worker in [worker for process, worker in self.world.workers.items() if process.alive]:
             worker.stop()
             self._after((20.0,), "end", partial(worker.process.kill))
@@ -120,29 +130,73 @@ class Trouble:
         if isinstance(self.world.ledger, SqliteLedger):
             self.world.ledger._writer.connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
 
-    # Operators.
+    # Operators. Each of them is a process that may die half-way.
 
-    def redrive(self) -> None:
+    def _operator(self, work: Callable[[Process, Client], None]) -> None:
+        operator = Process(self.simulator, "operator")
+        client = self.world.broker.client(operator)
+
+        def run() -> None:
+            try:
+                work(operator, client)
+            except SqsError as error:
+                operator.note("gives up:", type(error).__name__)
+
+        operator.spawn("operator", run)
+        if self.choices.chance(0.2):
+            self._after((0.01, 0.05, 0.3), "operator dies", partial(operator.kill))
+
+    def move_task(self) -> None:
         """SQS is told to move all dead-letter messages back."""
-        self._after((0.0,), "redrive", partial(self._move_back, Process(self.simulator, "operator")))
-
-    def _move_back(self, operator: Process) -> None:
         plan = self.world.plan
         params = {"SourceArn": arn(plan.dead_letters), "DestinationArn": arn(plan.queue)}
-        try:
-            self.world.broker.client(operator).call("StartMessageMoveTask", params)
-        except SqsError as error:
-            operator.note("redrive failed:", type(error).__name__)
+        self._operator(lambda _operator, client: _nothing(client.call("StartMessageMoveTask", params)))
+
+    def redrive(self) -> None:
+        """Semel's own way: the copy first, then the delete."""
+        self._operator(partial(self._send_back, edited=False))
+
+    def edit(self) -> None:
+        self._operator(partial(self._send_back, edited=True))
+
+    def _send_back(self, _operator: Process, client: Client, *, edited: bool) -> None:
+        plan = self.world.plan
+        dead_letters, target = client.queue(plan.dead_letters), client.queue(plan.queue)
+        for message in dead_letters.receive(3, 0, visibility=60):
+            entry = entry_back(DeadLetterMessage.of(message, plan.dead_letters), fifo=plan.fifo)
+            assert entry is not None
+            if edited:
+                entry = replace(entry, body=message.body.replace("}", ', "edited": true}'))
+            (outcome,) = target.send_many([entry])
+            if isinstance(outcome, Sent):
+                dead_letters.delete([message.receipt])
 
     def drop(self) -> None:
-        """A dead-letter message is deleted."""
-        self._after((0.0,), "drop", partial(self._delete_one, Process(self.simulator, "operator")))
+        """A dead-letter message is deleted; the operator keeps a copy."""
+        self._operator(self._delete_one)
 
-    def _delete_one(self, operator: Process) -> None:
-        queue = self.world.broker.client(operator).queue(self.world.plan.dead_letters)
-        try:
-            for message in queue.receive(1, 0, visibility=5):
-                self.world.dropped.add(self.world.key_of(message.body))
-                queue.delete([message.receipt])
-        except SqsError as error:
-            operator.note("drop failed:", type(error).__name__)
+    def _delete_one(self, _operator: Process, client: Client) -> None:
+        queue = client.queue(self.world.plan.dead_letters)
+        for message in queue.receive(1, 0, visibility=5):
+            self._copies.append(message)
+            self.world.log(EventKind.REFUSE, self.world.key_of(message.body), detail="dropped by an operator")
+            queue.delete([message.receipt])
+
+    def restore(self) -> None:
+        """What was deleted is sent to its queue again."""
+        self._operator(self._send_copies)
+
+    def _send_copies(self, _operator: Process, client: Client) -> None:
+        plan = self.world.plan
+        target = client.queue(plan.queue)
+        while self._copies:
+            entry = entry_back(DeadLetterMessage.of(self._copies[0], plan.dead_letters), fifo=plan.fifo)
+            assert entry is not None
+            (outcome,) = target.send_many([entry])
+            if not isinstance(outcome, Sent):
+                return
+            self._copies.pop(0)
+
+
+def _nothing(_answer: object) -> None:
+    pass

@@ -117,7 +117,7 @@ class Worker:
                 self.simulator.sleep_until_woken()
 
     def _receive(self, consumer: QueueConsumer) -> None:
-        simulator, task, errors = self.simulator, self.simulator.task, 0
+        errors = 0
         while not consumer.in_flight.stopping:
             if consumer.receiver._must_wait(self):  # type: ignore[arg-type]
                 continue
@@ -128,12 +128,11 @@ class Worker:
             except SqsError:
                 errors += 1
                 self.receiving = False
-                simulator.sleep(min(30.0, 0.5 * 2 ** min(errors, 6)))
+                self.simulator.sleep(min(30.0, 0.5 * 2 ** min(errors, 6)))
                 continue
             self.receiving = False
             if not came:
-                wait = self.world.broker.when_something_comes(self.world.plan.queue, partial(simulator.wake, task))
-                simulator.sleep(max(1.0, wait))
+                self.world.broker.wait_for_messages(self.world.plan.queue)
 
     def wait(self, seconds: float) -> None:
         """What the receiver waits with where it must not poll."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -20,10 +21,12 @@ from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.keys import scoped
 from semel.sqs import Queue
 from semel.sqs.errors import SqsError
+from semel.verify.check import check
+from semel.verify.history import EventKind, HistoryEvent
 from simulation.broker import ACCOUNT, SimulatedBroker, url
 from simulation.choices import Choices
 from simulation.consumer_plan import LEASE, drawn_plan
-from simulation.consumer_trouble import Trouble
+from simulation.consumer_trouble import PAUSES, Trouble
 from simulation.consumer_worker import Worker
 from simulation.faults import CallFaults
 from simulation.ledger import LEDGER_FAULTS, Observer, Outage
@@ -36,46 +39,62 @@ RESENT_AFTER: Final = (0.0, 1.0, 45.0, 299.0, 301.0)
 DEDUP_WINDOW: Final = 300.0
 # What a handler does before its effect: it takes so many seconds, or ends without one.
 BEHAVIOUR: Final = (0.001, 0.001, 0.001, 0.02, 1.0, 8.0, 33.0, 70.0, "fail", "fail", "retry", "reject", "skip")
-OpenLedger = Callable[[Callable[[], float]], Ledger]
 
 logging.getLogger("semel").setLevel(logging.CRITICAL + 1)
 
 
+def in_sqlite(clock: Callable[[], float]) -> Ledger:
+    ledger = SqliteLedger(":memory:", clock=clock)
+    ledger._writer._combiner._gathers = False  # nobody else comes at the same time
+    return ledger
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the ledger is. `table` and `value`: the handler's own table, and how a value is written in its SQL."""
+
+    open: Callable[[Callable[[], float]], Ledger] = in_sqlite
+    transactions: bool = True
+    table: str = "effects"
+    value: str = "?"
+
+
 class World:
-    def __init__(self, choices: Choices, open_ledger: OpenLedger) -> None:
+    def __init__(self, choices: Choices, store: Store) -> None:
         self.choices = choices
         self.simulator = Simulator(choices)
         self.simulator.after_step = self._after_step
-        self.plan = drawn_plan(choices)
+        self.store = store
+        self.plan = drawn_plan(choices, transactions=store.transactions)
         self.simulator.note("world", self.plan)
         self.broker = SimulatedBroker(self.simulator, self.plan.queues(), seed=choices.below(1 << 16))
         self.broker.on_call = self._on_call
         self.broker.on_request = self._on_request
         skew = choices.one_of(LEDGER_SKEWS)
-        self.ledger = open_ledger(lambda: self.simulator.now + skew)
+        self.ledger = store.open(lambda: self.simulator.now + skew)
         self.outage = Outage()
         self.ledger_faults = CallFaults(choices, LEDGER_FAULTS)
-        self.observer = Observer(self.simulator, lambda: self.simulator.now + skew)
+        self.observer = Observer(self.simulator, lambda: self.simulator.now + skew, self._on_ledger)
         self.workers: dict[Process, Worker] = {}
         self.calm = False
         self.at_rest = False
         # What happened.
-        self.accepted: set[str] = set()  # keys of messages whose send was answered
-        self.order: list[str] = []  # keys in the order in which the broker took them
+        self.history: list[HistoryEvent] = []
         self.effects: list[str] = []  # keys in the order of their effects
         self.skipped: set[str] = set()  # keys whose handler had nothing to do
         self.calls: Counter[tuple[str, int]] = Counter()  # of the handler, by key and fence
-        self.dead: set[str] = set()  # keys that were in the dead-letter queue
-        self.dropped: set[str] = set()  # keys of messages that an operator has deleted
+        self._dead: set[str] = set()  # keys of the messages in the dead-letter queue
         self.counts: Counter[str] = Counter()
         self._keys: dict[str, str] = {}  # by receipt handle
+        self._beating: set[tuple[Process, str]] = set()  # receipt handles whose visibility is being extended
         self._given_up: set[tuple[Process, str]] = set()  # receipt handles that a worker has deleted or returned by
+        self._messages: set[str] = set()  # ids of what operators have sent
         self._dedup: dict[str, tuple[float, str]] = {}  # when a dedup id was taken, and for which message
 
     def run(self) -> None:
         if self.plan.transactional:
             with self.ledger.transaction() as tx:
-                tx.execute("CREATE TABLE IF NOT EXISTS effects (id text)")
+                tx.execute(f"CREATE TABLE {self.store.table} (id text)")
         for _ in range(self.plan.workers):
             self.start_worker()
         producer = Process(self.simulator, "producer")
@@ -99,7 +118,7 @@ class World:
             workers = [worker for process, worker in self.workers.items() if process.alive]
             if (
                 self.calm
-                and self.broker.is_empty(self.plan.queue)
+                and not any(self.broker.counts(self.plan.queue))
                 and all(worker.is_idle for worker in workers)
                 and not (self.plan.sends and self.ledger.count_outgoing())
             ):
@@ -125,15 +144,13 @@ class World:
 
     def _send(self, queue: Queue, number: int) -> None:
         key = f"k{number}"
-        options = {"group": "ab"[number % 2], "dedup": key} if self.plan.fifo else {}
+        options: dict[str, Any] = {"group": self.plan.group(key), "dedup": key} if self.plan.fifo else {}
         for _ in range(20):
             try:
                 queue.send(f'{{"id": "{key}"}}', **options)
+                return
             except SqsError:
                 self.simulator.sleep(5.0)
-                continue
-            self.accepted.add(key)
-            return
 
     # The handler.
 
@@ -146,6 +163,7 @@ class World:
             items = [(message["id"], ctx.fence, None)]
         worker.process.note("handler begins", *[f"{key}/{fence}" for key, fence, _ in items])
         self._behave(items)
+        self._freeze(worker)
         for key, fence, item in items:
             self.calls[key, fence] += 1
             if item is None or item.outcome is None:
@@ -156,9 +174,18 @@ class World:
     def _behave(self, items: list[tuple[str, int, Any]]) -> None:
         """Before the effect: time passes, or it fails."""
         choices = self.choices
-        for _, _, item in items:
-            if item is not None and choices.chance(0.1):
-                item.reject("not good") if choices.below(2) else item.retry()
+        put_off: set[str] = set()  # groups
+        for key, _, item in items:
+            group = self.plan.group(key)
+            if group and group in put_off:
+                item.retry()  # as a handler without a transaction must
+            elif item is not None and choices.chance(0.1):
+                if choices.below(2):
+                    item.reject("not good")
+                    self.log(EventKind.REFUSE, key, detail="rejected")
+                else:
+                    item.retry()
+                    put_off |= set() if self.plan.transactional else {group}
         what = 0.0 if self.calm and not choices.chance(0.3) else choices.one_of(BEHAVIOUR)
         match what:
             case float():
@@ -170,70 +197,103 @@ class World:
             case "reject":
                 raise Reject("not good")
             case "skip":
-                self.skipped |= {key for key, _, _ in items}
+                for key, _, _ in items:
+                    self.skipped.add(key)
+                    self.log(EventKind.REFUSE, key, detail="skipped")
                 raise Skip("nothing to do")
+
+    def _freeze(self, worker: Worker) -> None:
+        """Its process stands still in the middle of the work, past its lease perhaps, and goes on."""
+        if "pause worker" in self.plan.events and not self.calm and self.choices.chance(0.15):
+            worker.process.pause(self.choices.one_of(PAUSES))
+            self.simulator.sleep(0.001)
 
     def _affect(self, worker: Worker, key: str, fence: int, tx: Transaction | None) -> None:
         if tx is None:
             worker.process.note("EFFECT", key, "fence", fence)
-            self.effects.append(key)
+            self.log(EventKind.EFFECT, key)
             self.simulator.sleep(self.choices.one_of((0.001, 0.001, 0.01, 33.0)))
         else:
-            tx.execute("INSERT INTO effects VALUES (?)", (key,))
+            tx.execute(f"INSERT INTO {self.store.table} VALUES ({self.store.value})", (key,))
             if self.plan.sends:
                 tx.send(self.plan.receipts, {"id": key}, key=key, group="g" if self.plan.fifo else None)
 
     # What must hold at every moment.
 
-    def _on_request(self, process: Process, operation: str, body: bytes) -> None:
+    def _on_request(self, process: Process, operation: str, body: bytes, ended: bool) -> None:
         """The heartbeat stops before a message is deleted or returned: a late extension would hide it again."""
         if operation not in ("ChangeMessageVisibilityBatch", "DeleteMessageBatch") or process not in self.workers:
             return
-        receipts = [entry["ReceiptHandle"] for entry in orjson.loads(body)["Entries"]]
-        if self.simulator.task.name != "heartbeat":
-            self._given_up.update((process, receipt) for receipt in receipts)
-        elif late := [receipt for receipt in receipts if (process, receipt) in self._given_up]:
-            self.simulator.violate("extended after its end", ", ".join(self._keys[receipt] for receipt in late))
+        receipts = {(process, entry["ReceiptHandle"]) for entry in orjson.loads(body)["Entries"]}
+        if self.simulator.task.name == "heartbeat":
+            late = set() if ended else receipts & self._given_up
+            self._beating = self._beating - receipts if ended else self._beating | receipts
+        else:
+            late = set() if ended else receipts & self._beating
+            self._given_up |= receipts
+        if late:
+            keys = ", ".join(self._keys[receipt] for _, receipt in late)
+            self.simulator.violate("extended after its end", f"{keys}: an extension is sent or under way")
+
+    def log(self, kind: EventKind, key: str, **more: Any) -> None:
+        group = self.plan.group(key)
+        self.history.append(HistoryEvent(kind, key=key, time=self.simulator.now, group=group, **more))
 
     def _on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
+        if operation == "StartMessageMoveTask":
+            for key in self._dead:  # they are sent again
+                self.log(EventKind.SEND, key)
         queue = params.get("QueueUrl", "").rpartition("/")[2]
-        if queue == self.plan.dead_letters and operation.startswith("SendMessage"):
-            bodies = [entry["MessageBody"] for entry in params.get("Entries", (params,))]
-            self.dead.update(map(self.key_of, bodies))
-        elif operation == "StartMessageMoveTask":
-            self._look_at_dead_letters()
-        if queue != self.plan.queue:
-            return
-        if operation == "SendMessage":
-            self._check_dedup(params, answer)
-        elif operation == "ReceiveMessage":
-            for message in answer.get("Messages", ()):
-                receipt = message["ReceiptHandle"]
-                self._keys[receipt] = self.key_of(message["Body"])
-                # After a power cut, receives that were not synced are forgotten, and a handle is given out again.
-                self._given_up -= {(process, receipt) for process in self.workers}
-        elif operation == "DeleteMessageBatch":
-            self._check_deletes(params)
+        if queue == self.plan.queue:
+            if operation == "SendMessage":
+                self._sent(self.key_of(params["MessageBody"]), answer["MessageId"])
+            elif operation == "SendMessageBatch":
+                self._sent_back(params, answer)
+            elif operation == "ReceiveMessage":
+                self._received(answer.get("Messages", ()))
+            elif operation == "DeleteMessageBatch":
+                for entry in params["Entries"]:
+                    self.log(EventKind.DELETE, self._keys[entry["ReceiptHandle"]])
+        self._look_at_dead_letters()
 
-    def _check_dedup(self, params: dict[str, Any], answer: dict[str, Any]) -> None:
-        key = self.key_of(params["MessageBody"])
-        if key not in self.order:
-            self.order.append(key)
-        if not self.plan.fifo:
-            return
-        taken_at, message = self._dedup.get(key, (0.0, ""))
-        now = self.broker.now() / 1000
-        if (answer["MessageId"] == message) != (now - taken_at < DEDUP_WINDOW):
-            self.simulator.violate("dedup window", f"{key} was sent again after {now - taken_at:g} s")
-        if answer["MessageId"] != message:
-            self._dedup[key] = (now, answer["MessageId"])
+    def _on_ledger(self, kind: EventKind, key: str, fence: int) -> None:
+        self.log(kind, key.rpartition("/")[2], fence=fence)
 
-    def _check_deletes(self, params: dict[str, Any]) -> None:
-        """Record before acknowledge: a message is deleted only after its outcome is durable."""
-        for entry in params["Entries"]:
-            key = self._keys[entry["ReceiptHandle"]]
-            if not self.observer.was_recorded(self._ledger_key(key)):
-                self.simulator.violate("deleted before it was recorded", key)
+    def _received(self, messages: Iterable[dict[str, Any]]) -> None:
+        for message in messages:
+            receipt = message["ReceiptHandle"]
+            self._keys[receipt] = key = self.key_of(message["Body"])
+            self.log(EventKind.DELIVER, key, message=message["MessageId"])
+            # After a power cut, receives that were not synced are forgotten, and a handle is given out again.
+            self._given_up -= {(process, receipt) for process in self.workers}
+
+    def _look_at_dead_letters(self) -> None:
+        """Workers send messages there, SQS moves some there by itself, and operators take them out."""
+        if sum(self.broker.counts(self.plan.dead_letters)) != len(self._dead):
+            now = {self.key_of(message["Body"]) for message in self.broker.messages(self.plan.dead_letters)}
+            for key in sorted(now - self._dead):
+                self.log(EventKind.DEAD_LETTER, key)
+            self._dead = now
+
+    def _sent(self, key: str, message: str) -> None:
+        """A dedup id that was taken within the last five minutes means the same message, and later a new one."""
+        if self.plan.fifo:
+            taken_at, known = self._dedup.get(key, (0.0, ""))
+            now = self.broker.now() / 1000
+            if (message == known) != (now - taken_at < DEDUP_WINDOW):
+                self.simulator.violate("dedup window", f"{key} was sent again after {now - taken_at:g} s")
+            if message == known:
+                return
+            self._dedup[key] = (now, message)
+        self.log(EventKind.SEND, key, message=message)
+
+    def _sent_back(self, params: dict[str, Any], answer: dict[str, Any]) -> None:
+        """By an operator. A FIFO queue recognises a second sending, and takes no new message then."""
+        bodies = {entry["Id"]: entry["MessageBody"] for entry in params["Entries"]}
+        for entry in answer.get("Successful", ()):
+            if entry["MessageId"] not in self._messages:
+                self._messages.add(entry["MessageId"])
+                self.log(EventKind.SEND, self.key_of(bodies[entry["Id"]]), message=entry["MessageId"])
 
     def _ledger_key(self, key: str) -> str:
         return scoped(f"us-east-1:{ACCOUNT}:{self.plan.queue}", key)
@@ -242,12 +302,6 @@ class World:
         return body.partition('"id"')[2].split('"')[1]
 
     # What must hold at the end.
-
-    def _look_at_dead_letters(self) -> set[str]:
-        """Keys of the messages in the dead-letter queue now; SQS moves some there by itself."""
-        found = {self.key_of(message["Body"]) for message in self.broker.messages(self.plan.dead_letters)}
-        self.dead |= found
-        return found
 
     def _check_end(self) -> None:
         violate = self.simulator.violate
@@ -260,50 +314,43 @@ class World:
                 violate("not given back", f"{worker.process.name} still has {leftovers}")
         if self.plan.transactional:
             with self.ledger.transaction() as tx:
-                self.effects += [key for (key,) in tx.execute("SELECT id FROM effects")]
-        done = Counter(self.effects)
-        dead_now = self._look_at_dead_letters()
-        for key in sorted(self.accepted - set(done) - self.skipped - dead_now - self.dropped):
-            violate("lost", f"{key} was accepted, has no effect, and is in no queue")
-        for key, count in done.items():
-            if self.plan.transactional and count > 1:
-                violate("doubled", f"{key} has {count} effects")
+                self.effects = [key for (key,) in tx.execute(f"SELECT id FROM {self.store.table}")]
+            for key in self.effects:
+                self.log(EventKind.EFFECT, key)
+        for key in sorted(self._dead):
+            self.log(EventKind.PRESENT, key)
+        for key in sorted(self.skipped):  # also what was sent again afterwards
+            self.log(EventKind.REFUSE, key, detail="skipped")
+        mode: Literal["exactly-once", "at-least-once"] = "exactly-once" if self.plan.transactional else "at-least-once"
+        verdict = check(self.history, effects=mode, delete_after="record", logged=EventKind)
+        for finding in verdict.findings:
+            violate(finding.kind, finding.text)
         for (key, fence), count in self.calls.items():
             if count > 1 and not self.plan.batch:
                 violate("called twice", f"{key} was handled {count} times with fence {fence}")
-        if self.plan.fifo:
-            self._check_order()
         if self.plan.sends:
-            self._check_outbox(done)
+            self._check_outbox()
 
-    def _check_order(self) -> None:
-        """Within a group, first effects are in the order of the sends. A dead-letter message has left the order."""
-        for group in (0, 1):
-            sent = [key for key in self.order if int(key[1:]) % 2 == group and key not in self.dead]
-            first = [key for key in dict.fromkeys(self.effects) if key in sent]
-            if first != [key for key in sent if key in first]:
-                self.simulator.violate("reordered", f"sent {sent}, effects {first}")
-
-    def _check_outbox(self, done: Counter[str]) -> None:
+    def _check_outbox(self) -> None:
         """What a transaction has sent left, if and only if it committed; in the order of its group."""
         left = list(dict.fromkeys(self.key_of(m["Body"]) for m in self.broker.messages(self.plan.receipts)))
-        if set(left) != set(done):
-            self.simulator.violate("outbox", f"effects of {sorted(done)}, but messages for {sorted(left)}")
+        if set(left) != set(self.effects):
+            self.simulator.violate("outbox", f"effects of {self.effects}, but messages for {left}")
         elif self.plan.fifo and left != list(dict.fromkeys(self.effects)):
             self.simulator.violate("outbox out of order", f"effects {self.effects}, messages {left}")
 
 
-def in_sqlite(clock: Callable[[], float]) -> Ledger:
-    ledger = SqliteLedger(":memory:", clock=clock)
-    ledger._writer._combiner._gathers = False  # nobody else comes at the same time
-    return ledger
-
-
-def consumer_world(choices: Choices, open_ledger: OpenLedger = in_sqlite) -> Outcome:
-    world = World(choices, open_ledger)
+def consumer_world(choices: Choices, store: Store = Store()) -> Outcome:  # noqa: B008 - it is frozen
+    world = World(choices, store)
     try:
         world.run()
     finally:
         world.simulator.close()
         world.ledger.close()
-    return Outcome(world.simulator.timeline, world.simulator.violations, choices.taken, dict(world.counts))
+    facts = {
+        **world.counts,
+        "takeovers": world.observer.takeovers,
+        "records refused": world.observer.zombies,
+        "duplicates": world.observer.duplicates,
+    }
+    return Outcome(world.simulator.timeline, world.simulator.violations, choices.taken, facts)

@@ -26,6 +26,7 @@ from semel.ledger.contract import (
     Transaction,
     Won,
 )
+from semel.verify.history import EventKind
 from simulation.faults import CallFaults
 from simulation.simulator import Process, Simulator
 
@@ -44,12 +45,17 @@ class Holding:
     lease_ends: float = 0.0
     free: bool = True
     status: Status | None = None
-    recorded: bool = False  # at any time
 
 
 class Observer:
-    def __init__(self, simulator: Simulator, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        clock: Callable[[], float],
+        on_change: Callable[[EventKind, str, int], None] = lambda _kind, _key, _fence: None,
+    ) -> None:
         self.simulator = simulator
+        self._on_change = on_change
         self.clock = clock
         self.keys: dict[str, Holding] = {}
         self.finished: set[tuple[str, int]] = set()  # keys and fences of handlers that have returned
@@ -72,6 +78,7 @@ class Observer:
             self.takeovers += not known.free and fence > known.fence
             known.fence, known.claimant, known.lease_ends = fence, claimant, now + lease
             known.free, known.status = False, None
+            self._on_change(EventKind.CLAIM, key, fence)
 
     def extended(self, claims: Sequence[Claim], lease: float, answers: Sequence[bool]) -> None:
         for claim, answer in zip(claims, answers, strict=True):
@@ -90,7 +97,8 @@ class Observer:
             elif fence != known.fence:
                 self._broken("a record by a zombie", key, fence)
             else:
-                known.status, known.free, known.recorded = completion.status, True, True
+                known.status, known.free = completion.status, True
+                self._on_change(EventKind.RECORD, key, fence)
 
     def released(self, claims: Sequence[Claim], answers: Sequence[bool]) -> None:
         for claim, answer in zip(claims, answers, strict=True):
@@ -99,9 +107,6 @@ class Observer:
                 known.free = True
                 if (claim.key, claim.fence) in self.finished:
                     self._broken("finished work was given back", claim.key, claim.fence)
-
-    def was_recorded(self, key: str) -> bool:
-        return key in self.keys and self.keys[key].recorded
 
     def _broken(self, kind: str, key: str, fence: int) -> None:
         self.simulator.violate(kind, f"{key}, fence {fence}: the ledger had {self.keys[key]}")
