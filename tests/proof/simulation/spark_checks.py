@@ -125,7 +125,7 @@ class Checks:
                     world.simulator.violate("stuck", f"{key} is still in {where}")
                 else:
                     world.simulator.violate("lost", f"{key} is in no table, no segment and no queue")
-        if not world.broker.is_empty(world.plan.queue):
+        if not world.queue_is_empty:
             world.simulator.violate("stuck", "the queue is not empty")
         gone = self.lost_segments - set(self.committed) - set(self.handled)
         if gone and not self.older and not world.damage_seen:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
 
 from semel.errors import SemelError
 from semel.spark.pipeline import agreement
@@ -22,7 +25,7 @@ from semel.spark.pipeline.checkpoint import Checkpoint, Record
 from semel.spark.segments.log import SegmentLog
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
-from simulation.spark_sink import SimulatedSink, as_rows
+from simulation.spark_sink import SimulatedSink, SimulatedWriter, as_rows
 from simulation.spark_store import SEGMENTS, Bucket, SparkProcess
 from simulation.spark_threads import Waiters
 
@@ -232,6 +235,7 @@ class Job:
             number = attempt.assignment.task
             alone = sum(other.assignment.task == number for other in running) == 1
             if alone and number not in outcomes and now - attempt.began >= self.twin_after:
+                self.world.twins += 1
                 running.append(self.launch(attempt.assignment, task))
 
     def launch(self, assignment: Assignment, task: SinkTask) -> Attempt:
@@ -260,14 +264,16 @@ class Job:
                 clock=process.now,
                 monotonic=process.monotonic,
             )
-            writers = [
-                None if writer is None else cast("Any", writer).connected(process, world.perils, world.sink_faults)
-                for writer in (task.writer, task.rejects)
-            ]
+            writer, rejects = (
+                None
+                if made is None
+                else cast("SimulatedWriter", made).connected(process, world.perils, world.sink_faults)
+                for made in (task.writer, task.rejects)
+            )
             number = attempt.assignment.task
-            with closing(source.tables()) as tables:  # now, and not when it is collected
+            with closing(cast("Generator[pa.Table]", source.tables())) as tables:  # now, and not when it is collected
                 rows = (as_rows(table, world.broker.names) for table in tables)
-                attempt.outcome = SinkTask(*writers).run(rows, number, source.attempt)
+                attempt.outcome = SinkTask(writer, rejects).run(rows, number, source.attempt)
             process.note("done,", attempt.outcome.rows, "rows")
         except SemelError as error:
             process.note("fails:", type(error).__name__, world.shown(error))

@@ -20,7 +20,7 @@ from semel.spark.segments.codec import Meta
 from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import Committed, Sealed, SegmentId, folder
 from semel.spark.sinks.contract import Commit, MicroBatch
-from semel.spark.source import columns, reader
+from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.claims import LedgerClaims
 from semel.spark.source.columns import SourceMessage
@@ -331,7 +331,7 @@ def a_segment_has_the_fence_of_a_claim_and_not_its_key() -> Iterator[None]:
 
     real = columns.table
     with patched(
-        (reader.columns, "table", table),
+        (columns, "table", table),
         (LedgerClaims, "_sealed_key", lambda self, _id, key: f"{self._queue.scope}/{key}"),
     ):
         yield

@@ -4,6 +4,7 @@ One of them is refused, and no message is lost or given out twice."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from semel.spark.pipeline import agreement
@@ -44,7 +45,7 @@ class QueriesWorld(SparkWorld):
         self.refused: list[str] = []
         self.resting: set[str] = set()
         for query in ("a", "b"):
-            Process(self.simulator, f"operator-{query}").spawn("operate", lambda query=query: self._run_query(query))
+            Process(self.simulator, f"operator-{query}").spawn("operate", partial(self._run_query, query))
 
     def _run_query(self, query: str) -> None:
         life = 0
@@ -59,7 +60,7 @@ class QueriesWorld(SparkWorld):
             self.after_death(driver)
             if isinstance(driver.error, OtherQuery):
                 self.refused.append(query)
-            elif driver.started_calm and driver.idle and self.broker.is_empty(self.plan.queue):
+            elif driver.started_calm and driver.idle and self.queue_is_empty:
                 break
             self.simulator.sleep(self.choices.one_of(RESTART) if not self.calm else 30.0)
         self.resting.add(query)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -82,7 +83,7 @@ class SparkWorld:
         self.damage_seen = self.resetting = False
         self.ended = Waiters(self.simulator)
         self.calm = self.at_rest = self.sent_all = False
-        self.idle_rounds, self.rows, self.launched = 4, 6, 0
+        self.idle_rounds, self.rows, self.launched, self.twins = 4, 6, 0, 0
 
     def draw(self) -> Plan:
         return drawn_plan(self.choices)
@@ -156,11 +157,7 @@ class SparkWorld:
             self.simulator.sleep(self.choices.one_of(RESTART) if not self.calm else 30.0)
 
     def _is_done(self) -> bool:
-        return (
-            self.sent_all
-            and self.broker.is_empty(self.plan.queue)
-            and not any(driver.running for driver in self.drivers)
-        )
+        return self.sent_all and self.queue_is_empty and not any(driver.running for driver in self.drivers)
 
     def start_driver(self) -> Driver:
         driver = Driver(self, f"driver{len(self.drivers) + 1}")
@@ -204,7 +201,7 @@ class SparkWorld:
         for _ in range(10):
             process = SparkProcess(self.simulator, "reset", mortal=not self.calm)
             self.facts["resets"] += 1
-            task = process.spawn("main", lambda process=process: run_reset(self, process))
+            task = process.spawn("main", partial(run_reset, self, process))
             while process.alive and not task.greenlet.dead:
                 self.simulator.sleep(2.0)
             if process.alive:
@@ -285,6 +282,10 @@ class SparkWorld:
     def ledger_key(self, key: str) -> str:
         return scoped(f"us-east-1:{ACCOUNT}:{self.plan.queue}", key)
 
+    @property
+    def queue_is_empty(self) -> bool:
+        return not any(self.broker.counts(self.plan.queue))
+
     def keys_in_queue(self) -> set[str]:
         return {self.broker.names[message["MessageId"]] for message in self.broker.messages(self.plan.queue)}
 
@@ -296,5 +297,14 @@ def spark_world(choices: Choices) -> Outcome:
 def outcome_of(world: SparkWorld) -> Outcome:
     world.run()
     simulator = world.simulator
-    facts = {**world.facts, "steps": simulator.steps, "drivers": len(world.drivers), "attempts": world.launched}
+    facts = world.facts + Counter(
+        {
+            "drivers": len(world.drivers),
+            "attempts": world.launched,
+            "twins": world.twins,
+            "refusals": len(world.refusals),
+            "killed": sum(not driver.ended for driver in world.drivers),
+            "rows": len(world.table.rows) + len(world.rejects.rows),
+        }
+    )
     return Outcome(simulator.timeline, simulator.violations, world.choices.taken, facts)
