@@ -209,14 +209,13 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
-    """How many messages are sealed of a batch, and which of its segments cannot be read."""
-    count, lost = 0, []
-    for segment_id in log.files(batch).all:
+    """How many messages are sealed of a batch, and which of its segments are gone or cannot be read."""
+    count, lost, files = 0, [], log.files(batch)
+    for segment_id in files.all:
         segment = _read(log, segment_id)
-        if segment is None:
+        if segment is None or segment_id in files.replaced:
             lost.append(segment_id.name)
-        else:
-            count += len(segment.table)
+        count += 0 if segment is None else len(segment.table)
     return count, tuple(lost)
 
 
@@ -250,9 +249,14 @@ def _drop(log: SegmentLog, batch: int) -> None:
 
 
 def _give_up(log: SegmentLog, name: str) -> None:
-    """An empty segment replaces one that cannot be read, so that nothing else is received in its stead."""
+    """An empty segment replaces one that cannot be read, so that nothing else is received in its stead. If another was
+    sealed in its stead already, that one stays."""
     segment_id = SegmentId.parse(name)
     files = log.files(segment_id.batch)
+    if (other := _read(log, segment_id)) is not None:
+        attempts = files.replaced.get(segment_id, ())
+        log.store.delete([segment_id.ack_name(attempt) for attempt in attempts if attempt != other.meta.attempt])
+        return
     sealer, attempt = files.acked.get(segment_id), uuid4().hex
     former = None if sealer is None else log.read_ack(segment_id, sealer)
     further = any(other.task == segment_id.task and other.part > segment_id.part for other in files.all)

@@ -95,6 +95,8 @@ class BatchCommitter:
                 f"{way_out(self._options.owner)}"
             )
         files, tasks = self._log.files(batch), sum(plan["plan"].values())
+        for segment_id in files.replaced:
+            raise self._log.replaced(segment_id)
         unplanned = [segment_id for segment_id in files.sealed if segment_id.task >= tasks]
         if unplanned:
             raise LogError(
