@@ -11,7 +11,7 @@ export UV_SYSTEM_CERTS := true
 
 .PHONY: help demo test test-all check browser format lock \
 	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
-	bench-dashboard bench-tests screenshots prove-spark clean
+	bench-dashboard bench-tests screenshots prove-spark proof proof-simulation clean
 .DEFAULT_GOAL := help
 
 help:  ## list the rules
@@ -105,6 +105,13 @@ screenshots: $(DEV) browser  ## every page of the dashboard, light and dark, int
 
 prove-spark: $(DEV)  ## 20 drivers and 20 executors killed at random moments, for every sink; then the audit
 	$(BIN)/python bench/crashes.py
+
+proof: proof-simulation proof-crashes proof-fuzz proof-intruders proof-soak  ## every long proof, about three hours
+
+SCHEDULES ?= 1000000
+proof-simulation: $(DEV)  ## a million simulated schedules of crashes and lost messages; then every bug on purpose
+	PYTHONPATH=tests:tests/proof $(BIN)/python -m simulation --schedules $(SCHEDULES)
+	PYTHONPATH=tests:tests/proof $(BIN)/python -m simulation --mutants --schedules 2000
 
 clean:  ## remove what the rules above have made
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
