@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from semel.ledger.contract import Status
 from semel.spark.segments import codec
 from semel.spark.segments.model import folder
+from semel.verify.check import check
+from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.verdict import FindingKind
 from simulation.spark_store import SEGMENTS, SparkProcess
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ class Checks:
     def __init__(self, world: SparkWorld) -> None:
         self.world = world
         self.accepted: set[str] = set()
+        self.history: list[HistoryEvent] = []  # for `semel verify`, which judges what is lost or doubled at the end
         self.excused: set[str] = set()
         self.lost_segments: set[str] = set()  # keys in segments that somebody has removed
         self.late: set[str] = set()
@@ -36,6 +40,14 @@ class Checks:
         self._hidden: dict[str, float] = {}  # by receipt handle: until when
 
     # While it runs.
+
+    def happened(self, kind: EventKind, key: str) -> None:
+        self.history.append(HistoryEvent(kind, key=key, time=self.world.simulator.now))
+
+    def on_send(self, key: str, message_id: str) -> None:
+        self.accepted.add(key)
+        self.in_queue[key].add(message_id)
+        self.happened(EventKind.SEND, key)
 
     def on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
         now = self.world.simulator.now
@@ -58,6 +70,7 @@ class Checks:
         """A message is deleted only when what holds it is kept, or another message with its key."""
         world = self.world
         self.in_queue[key].discard(message_id)
+        self.happened(EventKind.DELETE, key)
         if self.in_queue[key]:
             return
         if key in self.committed or key in self.excused or self.older or key in self.tried:
@@ -91,6 +104,8 @@ class Checks:
 
     def on_commit(self, table: str, keys: list[str]) -> None:
         self.committed.update(keys)
+        for key in keys:
+            self.happened(EventKind.EFFECT, key)
         if self.older:
             return
         for key in keys:
@@ -111,6 +126,7 @@ class Checks:
 
     def on_handled(self, key: str) -> None:
         self.handled[key] += 1
+        self.happened(EventKind.EFFECT, key)
         if self.handled[key] + self.committed[key] > 1 and key not in self.excused and not self.older:
             self.world.simulator.violate("doubled", f"{key} is handled by the rival, too")
 
@@ -119,18 +135,25 @@ class Checks:
     def at_end(self) -> None:
         world = self.world
         for key in sorted(self.accepted):
-            if not (self.committed[key] or self.handled[key] or key in self.excused or self._is_rivals(key)):
-                where = self._whereabouts(key)
-                if where:
-                    world.simulator.violate("stuck", f"{key} is still in {where}")
-                else:
-                    world.simulator.violate("lost", f"{key} is in no table, no segment and no queue")
+            where = "" if self.committed[key] or key in self.excused else self._whereabouts(key)
+            if where and not self._is_rivals(key):
+                world.simulator.violate("stuck", f"{key} is still in {where}")
+            if where or (not self.handled[key] and self._is_rivals(key)):
+                self.happened(EventKind.PRESENT, key)
+        self._check_history()
         if not world.queue_is_empty:
             world.simulator.violate("stuck", "the queue is not empty")
         gone = self.lost_segments - set(self.committed) - set(self.handled)
         if gone and not self.older and not world.damage_seen:
             world.simulator.violate("silent", f"{sorted(gone)} were in a lost segment, and nobody said so")
         self._check_bounds()
+
+    def _check_history(self) -> None:
+        verdict = check([event for event in self.history if event.key not in self.excused], logged=EventKind)
+        for finding in verdict.findings:
+            doubled = finding.kind is FindingKind.DOUBLED and not (self.older or self._double_is_excused(finding.key))
+            if doubled or finding.kind is FindingKind.LOST:
+                self.world.simulator.violate(finding.kind, finding.text)
 
     def _is_rivals(self, key: str) -> bool:
         """Its answer was lost, but the record was made."""

@@ -133,8 +133,7 @@ class SparkWorld:
         answer = self.broker.perform("SendMessage", orjson.dumps(params))
         self.broker.names[answer["MessageId"]] = key
         self.simulator.note("producer", "sends", key)
-        self.checks.accepted.add(key)
-        self.checks.in_queue[key].add(answer["MessageId"])
+        self.checks.on_send(key, answer["MessageId"])
 
     # The operator: starts drivers, reads errors, resets.
 
