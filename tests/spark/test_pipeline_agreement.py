@@ -16,9 +16,15 @@ import pytest
 from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.spark import crash_points
+from semel.spark.pipeline import agreement
+from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
+from semel.spark.sinks.contract import MicroBatch
+from semel.spark.sinks.dead_letters import RejectTable
+from semel.spark.sinks.parquet import ParquetSink
 from semel.sqs import Client, Entry
+from spark.intake import intake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -250,6 +256,56 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
     assert shop.run().clean
     assert shop.rows() == named(0, 1)
+
+
+def test_a_pipeline_that_is_reset_after_its_rejects_are_in_and_before_its_rows_are_runs_again(tmp_path: Path) -> None:
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
+        record = checkpoint.fresh({})
+        checkpoint.keep(record)
+        rows, rejects = ParquetSink(str(tmp_path / "rows")), RejectTable(str(tmp_path / "rejects"))
+        place = place.with_options(owner=record.query)
+        place.send("0")
+        planner = place.planner()
+        place.batch(planner, planner.initial())
+        content = agreement.content_of(place.log)
+        rejects.open()
+        rejects.commit(MicroBatch(record.id, 0, content), [])
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, (rows, rejects))
+        record = agreement.reset(checkpoint, record, place.log, (rows, rejects), plan)
+
+        assert (plan.batch, plan.base) == (1, 0)
+        agreement.check(checkpoint, record, place.log, (rows, rejects))
+        rejects.commit(MicroBatch(record.id, 1, content), [])
+        with pytest.raises(Disagreement, match="only got to batch"):
+            agreement.check(checkpoint, record, place.log, (rows, rejects))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_rejects_of_a_batch_that_the_log_no_longer_has_as_it_was_come_again_and_the_reset_says_so(
+    tmp_path: Path, lost: bool
+) -> None:
+    """A segment is gone, or the log is an older copy: the batch cannot be run under its former number."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
+        record = checkpoint.fresh({})
+        checkpoint.keep(record)
+        rows, rejects = ParquetSink(str(tmp_path / "rows")), RejectTable(str(tmp_path / "rejects"))
+        place = place.with_options(owner=record.query)
+        place.send("0")
+        planner = place.planner()
+        place.batch(planner, planner.initial())
+        rejects.open()
+        rejects.commit(MicroBatch(record.id, 0, agreement.content_of(place.log)), [])
+        files = place.log.files(1)
+        place.store.delete([name for name in files.names if name.endswith(".seg" if lost else (".seg", ".ack"))])
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, (rows, rejects))
+        record = agreement.reset(checkpoint, record, place.log, (rows, rejects), plan)
+
+        assert (plan.base, plan.rejects_again, plan.loses, plan.older_log) == (1, True, True, not lost)
+        agreement.check(checkpoint, record, place.log, (rows, rejects))
 
 
 def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

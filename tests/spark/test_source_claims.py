@@ -149,6 +149,17 @@ def test_with_ack_committed_what_another_took_over_is_not_deleted_under_its_hand
     assert two.run(AGAIN) == [order(1)]
 
 
+def test_with_ack_committed_what_the_ledger_knows_as_done_stays_in_the_queue_until_its_batch_is_committed(
+    one: Intake,
+) -> None:
+    one = one.with_options(ack="committed")
+    one.send(order(1))
+    assert one.run(GIVEN) == [order(1)]
+    one.clock.advance(VISIBILITY + 1)
+    assert one.run(replace(AGAIN, task=1)) == []  # it comes back, and is in no table yet
+    assert sum(one.waiting()) == 1
+
+
 def test_a_message_without_a_key_is_known_by_its_id_as_before(one: Intake) -> None:
     one.send("no order")
     dies(one, "after-seal")

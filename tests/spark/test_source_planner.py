@@ -14,7 +14,7 @@ import pytest
 
 from semel.spark.pipeline.agreement import content_of
 from semel.spark.segments.log import LogError, OtherQuery, SegmentLog, counts
-from semel.spark.segments.model import SegmentId
+from semel.spark.segments.model import BatchFiles, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import committer
 from semel.spark.source.backlog import sqs_time
@@ -554,6 +554,32 @@ def test_a_batch_has_one_plan_and_a_second_driver_with_another_is_refused(place:
         other.assignments(start, theirs)
     assert one.assignments(start, ours) == place.planner().assignments(start, ours)  # a replay is none of these
     assert place.waiting() == (1, 0)
+
+
+def test_a_driver_whose_batch_another_has_ended_meanwhile_stops_and_forgets_no_unconfirmed_delete(
+    place: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place.with_options(ack="committed")
+    place.send("0")
+    planner, second = place.planner(), place.planner()
+    start = planner.initial()
+    second._committer  # noqa: B018 - it knows what was committed when it began
+    end, given = place.batch(planner, start)
+    assert given == ["0"]
+    place.clock.advance(200)  # the delete comes late: it does not count
+    files = SegmentLog.files
+
+    def listed(self: SegmentLog, batch: int) -> BatchFiles:
+        """The other one ends the batch between two looks at it."""
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentLog, "files", files)
+            planner.committed(end)
+        return files(self, batch)
+
+    monkeypatch.setattr(SegmentLog, "files", listed)
+    with pytest.raises(OtherQuery, match="committed by another driver"):
+        second.committed(end)
+    assert place.log.unconfirmed_deletes() != {}
 
 
 def test_a_checkpoint_that_was_lost_during_the_first_batch_is_refused_and_what_is_sealed_stays(place: Intake) -> None:

@@ -115,6 +115,25 @@ def test_an_ack_without_its_segment_is_damage_and_no_other_messages_are_received
     assert place.waiting() == (1, 0)
 
 
+def test_a_segment_that_is_gone_is_damage_also_if_a_late_attempt_has_sealed_its_name_meanwhile(
+    place: Intake, tmp_path: Path
+) -> None:
+    """It had looked before the other one sealed, and stood still since."""
+    place.send("a")
+    zombie = place.task(GIVEN)
+    assert place.run(GIVEN) == ["a"]
+    (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
+    place.send("b")
+    zombie._sealed = lambda _: None  # type: ignore[method-assign]
+    assert [body for table in zombie.tables() for body in bodies(table)] == ["b"]
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        place.log.content(1)
+    planner = place.planner()
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        planner.committed({**planner.initial(), "batch": 1, "id": BY_HAND})
+    assert place.log.committed().through == 0
+
+
 def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_it(tmp_path: Path) -> None:
     with intake(tmp_path / "log", "orders.fifo") as place:
         given = replace(GIVEN, queue="orders.fifo")

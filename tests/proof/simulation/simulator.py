@@ -129,6 +129,8 @@ class Simulator:
     def sleep_until_woken(self) -> None:
         task = self._current
         assert task is not None
+        if not task.process.alive:
+            raise Killed
         self._hub.switch()
         if not task.process.alive:
             raise Killed

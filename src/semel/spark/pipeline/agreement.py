@@ -81,18 +81,21 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
             f"{_behind(sinks[0], missing)}: it was removed, or is an older copy. If you have the newer one, put it "
             f"back. {NOTHING_STARTED}. {RESET}"
         )
-    newest = record.base + checkpoint.newest("offsets")
+    planned = checkpoint.newest("offsets")
+    newest = record.base + planned
     for sink in sinks:
         last = sink.last(record.id)
         if last is None or last.number < record.base:
             continue
-        if last.number > newest:
+        # A query that was reset begins with the batch in progress, and that may be in already: its rejects are.
+        resumed = planned < 0 and last.number == record.base
+        if last.number > newest and not resumed:
             raise Disagreement(
                 f"{sink.name} has batch {last.number} of this pipeline, but the checkpoint {checkpoint.url} has only "
                 f"got to batch {newest}: it is an older copy. New messages would be taken for those that are in. "
                 f"{NOTHING_STARTED}. {RESET}"
             )
-        _check_log(log, last, sink)
+        _check_log(log, last, sink, in_progress=resumed)
 
 
 def _missing_batches(checkpoint: Checkpoint, record: Record, sink: Sink) -> range | None:
@@ -106,12 +109,14 @@ def _behind(sink: Sink, missing: range) -> str:
     return f"{sink.name} has nothing of the {len(missing):,} batches from {missing[0]} to {missing[-1]}"
 
 
-def _check_log(log: SegmentLog, last: Commit, sink: Sink) -> None:
-    """That the log knows the batch that a sink has, as what it is."""
+def _check_log(log: SegmentLog, last: Commit, sink: Sink, *, in_progress: bool) -> None:
+    """That the log knows the batch that a sink has, as what it is. `in_progress`: it must be the one in progress."""
     content, identity = Content.parse(last.content), log.identity()
     if content is not None and identity is not None and content.log == identity["id"]:
         committed = log.committed().through
-        if content.batch <= committed or (content.batch == committed + 1 and content == log.content(content.batch)):
+        if content.batch == committed + 1 and content == log.content(content.batch):
+            return
+        if content.batch <= committed and not in_progress:
             return
     raise Disagreement(
         f"{sink.name} has batch {last.number} of this pipeline, made of {last.content or 'what is not known'}, and the "
@@ -135,6 +140,7 @@ class Reset:
     log_missing: bool  # the log that the last batch came from is not there
     older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
     missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
+    rejects_again: bool = False  # rejects of the batch that it begins with are put aside already, and come again
 
     @property
     def loses(self) -> bool:
@@ -171,11 +177,17 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
             "version process it (`semel pipeline run FILE --exit-when-empty`), then reset"
         )
     sealed, lost = _sealed(log, pending)
+    rejects_again = older = False
     for last, content in zip(lasts[1:], others, strict=True):
-        if last is not None and content is not None and (content.log, content.batch) == (own, pending) and not lost:
+        if last is None or content is None or (content.log, content.batch) != (own, pending):
+            continue
+        older = not lost and content != log.content(pending)
+        if lost or older:
+            rejects_again = True
+        else:
             base = last.number  # its rejects are put aside already, under this number
     replaced = begun and before is None and record.query is not None
-    return Reset(str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older_log=False)
+    return Reset(str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older, rejects_again=rejects_again)
 
 
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
@@ -185,7 +197,7 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
         content = None if last is None else Content.parse(last.content)
         if plan.batch is None and pending > log.committed().through:
             _drop(log, pending)
-        if plan.older_log and content is not None:
+        if plan.older_log and content is not None and content.batch > log.committed().through:
             log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
             _give_up(log, name)
@@ -197,14 +209,13 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
-    """How many messages are sealed of a batch, and which of its segments cannot be read."""
-    count, lost = 0, []
-    for segment_id in log.files(batch).all:
+    """How many messages are sealed of a batch, and which of its segments are gone or cannot be read."""
+    count, lost, files = 0, [], log.files(batch)
+    for segment_id in files.all:
         segment = _read(log, segment_id)
-        if segment is None:
+        if segment is None or segment_id in files.replaced:
             lost.append(segment_id.name)
-        else:
-            count += len(segment.table)
+        count += 0 if segment is None else len(segment.table)
     return count, tuple(lost)
 
 
@@ -238,9 +249,14 @@ def _drop(log: SegmentLog, batch: int) -> None:
 
 
 def _give_up(log: SegmentLog, name: str) -> None:
-    """An empty segment replaces one that cannot be read, so that nothing else is received in its stead."""
+    """An empty segment replaces one that cannot be read, so that nothing else is received in its stead. If another was
+    sealed in its stead already, that one stays."""
     segment_id = SegmentId.parse(name)
     files = log.files(segment_id.batch)
+    if (other := _read(log, segment_id)) is not None:
+        attempts = files.replaced.get(segment_id, ())
+        log.store.delete([segment_id.ack_name(attempt) for attempt in attempts if attempt != other.meta.attempt])
+        return
     sealer, attempt = files.acked.get(segment_id), uuid4().hex
     former = None if sealer is None else log.read_ack(segment_id, sealer)
     further = any(other.task == segment_id.task and other.part > segment_id.part for other in files.all)

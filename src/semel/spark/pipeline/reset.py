@@ -77,6 +77,8 @@ class PipelineReset:
             )
         if isinstance(self.pipeline.sink, SqsSpec) and self.plan.replayed:
             yield "rows of the batch in progress that were sent and not noted may be sent again, with the same key"
+        if self.plan.rejects_again:
+            yield "rejected messages of the batch in progress: they are put aside already, and will be once more"
         if self.plan.unknown:
             yield (
                 f"messages of {', '.join(self.plan.unknown)}: they are in the table, the segment is gone, and they may "

@@ -21,6 +21,9 @@ MAGIC: Final = b"SEMELSG1"
 _DIGEST: Final = 16
 _TRAILER: Final = _DIGEST + 8 + len(MAGIC)
 _META: Final = b"semel"
+# With so little, handing it to Arrow's threads takes longer than the work itself.
+_FEW_ROWS: Final = 1_000
+_FEW_BYTES: Final = 1 << 18
 SKEW: Final = 5.0  # seconds that the clocks of two hosts may differ by
 
 
@@ -52,7 +55,7 @@ class Meta:
 def encode(table: pa.Table, meta: Meta) -> bytes:
     sink = pa.BufferOutputStream()
     schema = table.schema.with_metadata({_META: json.dumps(asdict(meta)).encode()})
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=len(table) > _FEW_ROWS)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
         writer.write_table(table)
     body = sink.getvalue()
@@ -62,7 +65,8 @@ def encode(table: pa.Table, meta: Meta) -> bytes:
 def decode(data: bytes, where: str) -> tuple[Meta, pa.Table]:
     body = _verified(data, where)
     try:
-        with pa.ipc.open_stream(body) as reader:
+        options = pa.ipc.IpcReadOptions(use_threads=len(data) > _FEW_BYTES)
+        with pa.ipc.open_stream(body, options=options) as reader:
             table = reader.read_all()
         fields: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
         return Meta(**fields), table.replace_schema_metadata(None)

@@ -17,7 +17,8 @@ The rules:
    another plan than its own is another query, or has another checkpoint, and stops. A task that does not find the plan
    of its batch does not see the driver's log, and stops, too.
 4. A batch is planned when the one before it is committed: the batch in progress is the one after the last committed.
-5. An ack without its segment is damage: what was in it is in no queue any more.
+5. An ack without its segment is damage: what was in it is in no queue any more. So is a segment with the acks of two
+   attempts: the one that was acknowledged first is gone.
 """
 
 from __future__ import annotations
@@ -207,6 +208,10 @@ class SegmentLog:
     def lost(self, segment_id: SegmentId) -> SegmentDamaged:
         return SegmentDamaged(f"{self.store.url}/{segment_id.name}", "it is not there any more, but its .ack is")
 
+    def replaced(self, segment_id: SegmentId) -> SegmentDamaged:
+        what = "it is gone, its .ack is there, and a late attempt has sealed other messages under its name"
+        return SegmentDamaged(f"{self.store.url}/{segment_id.name}", what)
+
     def write_ack(self, segment_id: SegmentId, ack: SegmentAck) -> None:
         self.store.put(segment_id.ack_name(ack.attempt), orjson.dumps(asdict(ack)))
 
@@ -224,6 +229,8 @@ class SegmentLog:
             identity = self.identity()
             self._id = None if identity is None else identity["id"]
         files = self.files(batch)
+        for segment_id in files.replaced:
+            raise self.replaced(segment_id)
         attempts = {segment_id: files.acked.get(segment_id) or self._sealer(segment_id) for segment_id in files.all}
         return Content.of(self._id or "", batch, attempts)
 

@@ -53,15 +53,18 @@ def folder(batch: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """What one list of a batch's folder says. `acked`: the attempt that sealed each segment that has an ack."""
+    """What one list of a batch's folder says. `acked`: the attempt that sealed each segment that has an ack.
+    `replaced`: segments that have acks of several: the first one is gone, and another attempt has sealed its name."""
 
     names: tuple[str, ...]
     sealed: tuple[SegmentId, ...]
     acked: Mapping[SegmentId, str]
+    replaced: Mapping[SegmentId, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, names: Iterable[str]) -> BatchFiles:
         names, sealed, acked = tuple(names), [], {}
+        replaced: dict[SegmentId, tuple[str, ...]] = {}
         for name in names:
             match = _FILE.fullmatch(name)
             if match is None:
@@ -70,8 +73,10 @@ class BatchFiles:
             if match["attempt"] is None:
                 sealed.append(segment_id)
             else:
+                if segment_id in acked:
+                    replaced[segment_id] = (*replaced.get(segment_id, (acked[segment_id],)), match["attempt"])
                 acked[segment_id] = match["attempt"]
-        return cls(names, tuple(sealed), acked)
+        return cls(names, tuple(sealed), acked, replaced)
 
     @property
     def all(self) -> list[SegmentId]:

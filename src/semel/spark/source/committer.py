@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.messages.visibility import visibility_for
-from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
+from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
@@ -78,6 +78,7 @@ class BatchCommitter:
             unconfirmed = self._unconfirmed_after(acks)
             committed = Committed(batch, totals)
             changed = unconfirmed if unconfirmed != self._unconfirmed else None
+            self._check_alone(batch)
             self._log.finish(committed, changed, tuple(name for found in files for name in found.names))
             former, self._committed, self._unconfirmed = self._unconfirmed, committed, unconfirmed
             self._check_bound(former)
@@ -94,6 +95,8 @@ class BatchCommitter:
                 f"{way_out(self._options.owner)}"
             )
         files, tasks = self._log.files(batch), sum(plan["plan"].values())
+        for segment_id in files.replaced:
+            raise self._log.replaced(segment_id)
         unplanned = [segment_id for segment_id in files.sealed if segment_id.task >= tasks]
         if unplanned:
             raise LogError(
@@ -101,6 +104,16 @@ class BatchCommitter:
                 f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"
             )
         return files
+
+    def _check_alone(self, batch: int) -> None:
+        """That no other driver has ended the batch meanwhile: then its files are gone, and with them what we would have
+        to remember. After all else was read, as a batch is marked as committed before its files are dropped."""
+        through = self._log.committed().through
+        if through > self._committed.through:
+            raise OtherQuery(
+                f"batch {through} of the segment log {self._log.store.url} was committed by another driver while this "
+                f"one was about to end batch {batch}. A checkpoint is run by one driver at a time: stop one of the two"
+            )
 
     def _acknowledged(self, files: BatchFiles) -> list[SegmentAck]:
         returned = self._log.returned() if self._options.ack == "committed" else {}

@@ -1,0 +1,177 @@
+"""What must hold in every history of the Spark source, and what is excused because nobody promised it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from semel.ledger.contract import Status
+from semel.spark.segments import codec
+from semel.spark.segments.model import folder
+from semel.verify.check import check
+from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.verdict import FindingKind
+from simulation.spark_store import SEGMENTS, SparkProcess
+
+if TYPE_CHECKING:
+    from simulation.spark_world import SparkWorld
+
+MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed deletes, a batch that has nothing
+
+
+class Checks:
+    """Keys stand for messages. `excused`: they may be lost or doubled, as somebody has destroyed what held them.
+    `late`: their segment was put by a process that stood still in the instant before its seal."""
+
+    def __init__(self, world: SparkWorld) -> None:
+        self.world = world
+        self.accepted: set[str] = set()
+        self.history: list[HistoryEvent] = []  # for `semel verify`, which judges what is lost or doubled at the end
+        self.excused: set[str] = set()
+        self.lost_segments: set[str] = set()  # keys in segments that somebody has removed
+        self.late: set[str] = set()
+        self.older = False  # an older copy of the log was restored: what came later may come again
+        self.committed: Counter[str] = Counter()
+        self.handled: Counter[str] = Counter()  # by the rival consumer
+        self.tried: set[str] = set()  # the rival has tried to record these
+        self.in_queue: defaultdict[str, set[str]] = defaultdict(set)  # ids by key
+        self._keys: dict[str, str] = {}  # by receipt handle
+        self._ids: dict[str, str] = {}  # the same
+        self._hidden: dict[str, float] = {}  # by receipt handle: until when
+
+    # While it runs.
+
+    def happened(self, kind: EventKind, key: str) -> None:
+        self.history.append(HistoryEvent(kind, key=key, time=self.world.simulator.now))
+
+    def on_send(self, key: str, message_id: str) -> None:
+        self.accepted.add(key)
+        self.in_queue[key].add(message_id)
+        self.happened(EventKind.SEND, key)
+
+    def on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
+        now = self.world.simulator.now
+        if operation == "ReceiveMessage":
+            for message in answer.get("Messages", ()):
+                handle = message["ReceiptHandle"]
+                self._ids[handle] = message["MessageId"]
+                self._keys[handle] = message["MessageAttributes"]["idempotency-key"]["StringValue"]
+                self._hidden[handle] = now + params["VisibilityTimeout"]
+        elif operation == "ChangeMessageVisibilityBatch":
+            for entry in params["Entries"]:
+                self._hidden[entry["ReceiptHandle"]] = now + entry["VisibilityTimeout"]
+        elif operation == "DeleteMessageBatch":
+            done = {entry["Id"] for entry in answer.get("Successful", ())}
+            for entry in params["Entries"]:
+                if entry["Id"] in done:
+                    self._deleted(self._keys[entry["ReceiptHandle"]], self._ids[entry["ReceiptHandle"]])
+
+    def _deleted(self, key: str, message_id: str) -> None:
+        """A message is deleted only when what holds it is kept, or another message with its key."""
+        world = self.world
+        self.in_queue[key].discard(message_id)
+        self.happened(EventKind.DELETE, key)
+        if self.in_queue[key]:
+            return
+        if key in self.committed or key in self.excused or self.older or key in self.tried:
+            return
+        process = world.simulator.task.process
+        sealed = any(key in keys for keys in world.bucket.sealed.values())
+        if not sealed:
+            world.simulator.violate("deleted before it was sealed", f"{key}, by {process.name}")
+        elif isinstance(process, SparkProcess) and process.ack == "committed":
+            world.simulator.violate("deleted before it was committed", f"{key}, by {process.name}")
+
+    def on_create(self, process: SparkProcess, name: str, data: bytes) -> None:
+        """A message is sealed only while it is surely hidden."""
+        world = self.world
+        if not name.endswith(".seg"):
+            return
+        _, table = codec.decode(data, name)
+        margin, now = process.margin, world.simulator.now
+        for receipt in table.column("receipt").to_pylist():
+            left = self._hidden.get(receipt, 0.0) - now
+            if left < margin - 0.001:
+                text = f"{self._keys.get(receipt)} in {name}, hidden for {left:g} s more"
+                world.simulator.violate("sealed when it was not surely ours", text)
+
+    def on_seal(self, name: str, data: bytes) -> None:
+        _, table = codec.decode(data, name)
+        now = self.world.simulator.now
+        for receipt in table.column("receipt").to_pylist():
+            if self._hidden.get(receipt, 0.0) <= now:
+                self.late.add(self._keys[receipt])
+
+    def on_commit(self, table: str, keys: list[str]) -> None:
+        self.committed.update(keys)
+        for key in keys:
+            self.happened(EventKind.EFFECT, key)
+        if self.older:
+            return
+        for key in keys:
+            if self.committed[key] + self.handled[key] > 1 and not (
+                key in self.excused or self._double_is_excused(key)
+            ):
+                self.world.simulator.violate("doubled", f"{key} is in the tables twice, now in {table}")
+
+    def rejects_again(self, batch: int | None) -> None:
+        """What a reset has said that it will repeat."""
+        prefix = "" if batch is None else f"{SEGMENTS}{folder(batch)}/"
+        for name, keys in self.world.bucket.sealed.items():
+            if name.startswith(prefix):
+                self.excused |= keys
+
+    def _double_is_excused(self, key: str) -> bool:
+        return key in self.late and not self.world.plan.ledger
+
+    def on_handled(self, key: str) -> None:
+        self.handled[key] += 1
+        self.happened(EventKind.EFFECT, key)
+        if self.handled[key] + self.committed[key] > 1 and key not in self.excused and not self.older:
+            self.world.simulator.violate("doubled", f"{key} is handled by the rival, too")
+
+    # At the end, when all faults are over and everything had time.
+
+    def at_end(self) -> None:
+        world = self.world
+        for key in sorted(self.accepted):
+            where = "" if self.committed[key] or key in self.excused else self._whereabouts(key)
+            if where and not self._is_rivals(key):
+                world.simulator.violate("stuck", f"{key} is still in {where}")
+            if where or (not self.handled[key] and self._is_rivals(key)):
+                self.happened(EventKind.PRESENT, key)
+        self._check_history()
+        if not world.queue_is_empty:
+            world.simulator.violate("stuck", "the queue is not empty")
+        gone = self.lost_segments - set(self.committed) - set(self.handled)
+        if gone and not self.older and not world.damage_seen:
+            world.simulator.violate("silent", f"{sorted(gone)} were in a lost segment, and nobody said so")
+        self._check_bounds()
+
+    def _check_history(self) -> None:
+        verdict = check([event for event in self.history if event.key not in self.excused], logged=EventKind)
+        for finding in verdict.findings:
+            doubled = finding.kind is FindingKind.DOUBLED and not (self.older or self._double_is_excused(finding.key))
+            if doubled or finding.kind is FindingKind.LOST:
+                self.world.simulator.violate(finding.kind, finding.text)
+
+    def _is_rivals(self, key: str) -> bool:
+        """Its answer was lost, but the record was made."""
+        return key in self.tried and world_status(self.world, key) is Status.DONE
+
+    def _whereabouts(self, key: str) -> str:
+        names = [name for name, keys in self.world.bucket.sealed.items() if key in keys]
+        return names[0] if names else "the queue" if key in self.world.keys_in_queue() else ""
+
+    def _check_bounds(self) -> None:
+        """What is committed is dropped; what stays does not grow."""
+        files = self.world.bucket.names(SEGMENTS)
+        segments = [name for name in files if name.endswith((".seg", ".ack"))]
+        if len(files) - len(segments) > MOST_FILES or len({name.split("/")[1] for name in segments}) > 1:
+            self.world.simulator.violate("unbounded", f"the log has {len(files)} files: {files}")
+
+
+def world_status(world: SparkWorld, key: str) -> Status | None:
+    assert world.observer is not None
+    known = world.observer.keys.get(world.ledger_key(key))
+    return None if known is None else known.status

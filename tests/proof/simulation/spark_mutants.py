@@ -1,0 +1,337 @@
+"""Bugs on purpose, each of which the simulation of the Spark source must find. Most were real once.
+
+A mutant is a patch of the product's own code, undone at the end of its `with` block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+import orjson
+import pyarrow as pa
+
+from semel.spark.pipeline import agreement, batch
+from semel.spark.segments import codec, log
+from semel.spark.segments.codec import Meta
+from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.model import Committed, Sealed, SegmentId, folder
+from semel.spark.sinks.contract import Commit, MicroBatch
+from semel.spark.source import columns
+from semel.spark.source.acknowledger import Acknowledger
+from semel.spark.source.claims import LedgerClaims
+from semel.spark.source.columns import SourceMessage
+from semel.spark.source.committer import BatchCommitter
+from semel.spark.source.planner import Planner
+from semel.spark.source.reader import SourceTask
+from simulation import spark_sink
+
+Mutant = Callable[[], Any]
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+    MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
+    return make
+
+
+@contextmanager
+def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for thing, name, value in changes:
+            stack.enter_context(patch.object(thing, name, value))
+        yield
+
+
+# Sealing.
+
+
+@mutant
+def a_seal_that_looks_and_then_writes() -> Iterator[None]:
+    def seal(self: SegmentLog, segment_id: SegmentId, table: pa.Table, meta: Meta) -> Sealed:
+        if self.store.read(segment_id.name) is None:
+            self.store.put(segment_id.name, codec.encode(table, meta))
+            return Sealed(segment_id, meta, table)
+        sealed = self.read(segment_id)
+        assert sealed is not None
+        return sealed
+
+    with patched((SegmentLog, "seal", seal)):
+        yield
+
+
+@mutant
+def a_segment_of_a_zombie_is_accepted_after_its_batch_is_committed() -> Iterator[None]:
+    def seal(self: SegmentLog, segment_id: SegmentId, table: pa.Table, meta: Meta) -> Sealed:
+        won = self.store.put_if_absent(segment_id.name, codec.encode(table, meta))
+        sealed = Sealed(segment_id, meta, table) if won else self.read(segment_id)
+        if sealed is None:
+            raise log.BatchAlreadyCommitted("dropped meanwhile")
+        return sealed
+
+    with patched((SegmentLog, "seal", seal)):
+        yield
+
+
+@mutant
+def a_message_is_deleted_before_its_segment_is_sealed() -> Iterator[None]:
+    real = SourceTask._put
+
+    def put(self: SourceTask, segment_id: SegmentId, sifted: Any, *, last: bool) -> Sealed:
+        if self.options.ack == "sealed":
+            self._acknowledger.acknowledge(self._in_time(sifted), self._monotonic() + 60).unconfirmed()
+        return real(self, segment_id, sifted, last=last)
+
+    with patched((SourceTask, "_put", put)):
+        yield
+
+
+@mutant
+def the_margin_is_not_looked_at_again_before_the_seal() -> Iterator[None]:
+    def in_time(self: SourceTask, sifted: Any) -> pa.Table:
+        return columns.table(sifted.messages, self._label, self.options.columns)
+
+    with patched((SourceTask, "_in_time", in_time)):
+        yield
+
+
+@mutant
+def who_loses_the_race_for_a_seal_deletes_its_messages() -> Iterator[None]:
+    def lose(self: SourceTask, _winner: Sealed, messages: list[SourceMessage]) -> None:
+        self._delete_duplicates(messages).unconfirmed()
+
+    with patched((SourceTask, "_lose", lose)):
+        yield
+
+
+@mutant
+def an_acknowledged_segment_that_is_gone_is_replaced_by_other_messages() -> Iterator[None]:
+    with patched((SourceTask, "_sealed", lambda self, segment_id: self.log.read(segment_id))):
+        yield
+
+
+@mutant
+def an_executor_does_not_look_whether_it_sees_the_log() -> Iterator[None]:
+    with patched((SourceTask, "_check_log", lambda _self: None)):
+        yield
+
+
+@mutant
+def a_task_does_not_know_what_others_of_its_batch_have_sealed() -> Iterator[None]:
+    with patched((SourceTask, "_sealed_by_others", lambda _self: iter(()))):
+        yield
+
+
+@mutant
+def a_retried_task_knows_what_others_have_sealed_only_if_its_batch_is_replayed() -> Iterator[None]:
+    def known(self: SourceTask, _arrivals: Sequence[Any]) -> frozenset[str]:
+        ids = frozenset(self._unconfirmed_deletes() if self.assignment.unconfirmed else ())
+        return ids.union(self._sealed_by_others()) if self.assignment.replay else ids
+
+    with patched((SourceTask, "_known_ids", known)):
+        yield
+
+
+# Plans.
+
+
+@mutant
+def a_plan_that_is_not_sealed() -> Iterator[None]:
+    def checked(self: BatchCommitter, number: int, _plan_id: str | None) -> Any:
+        return self._log.files(number)
+
+    with patched(
+        (SegmentLog, "seal_plan", lambda _self, _end, _owner=None: None),
+        (SourceTask, "_check_log", lambda _self: None),
+        (BatchCommitter, "_checked", checked),
+    ):
+        yield
+
+
+@mutant
+def the_lost_answer_to_the_seal_of_a_plan_is_taken_for_a_rival() -> Iterator[None]:
+    def seal_plan(self: SegmentLog, end: Mapping[str, Any], owner: str | None = None) -> None:
+        if not self.store.put_if_absent(f"{folder(end['batch'])}/{log.PLAN}", orjson.dumps(end)):
+            raise self.planned_by_another(end["batch"], owner)
+
+    with patched((SegmentLog, "seal_plan", seal_plan)):
+        yield
+
+
+@mutant
+def a_plan_is_replaced_by_who_comes_later() -> Iterator[None]:
+    def seal_plan(self: SegmentLog, end: Mapping[str, Any], _owner: str | None = None) -> None:
+        self.store.put(f"{folder(end['batch'])}/{log.PLAN}", orjson.dumps(end))
+
+    with patched((SegmentLog, "seal_plan", seal_plan)):
+        yield
+
+
+@mutant
+def what_a_reset_has_left_to_be_done_is_planned_anew() -> Iterator[None]:
+    with patched((Planner, "_left_behind", lambda _self, _batch: None)):
+        yield
+
+
+# Commits.
+
+
+@mutant
+def a_commit_is_known_by_its_number_only() -> Iterator[None]:
+    def is_in(sink: Any, wanted: MicroBatch, _content: Any) -> bool:
+        last = sink.last(wanted.pipeline)
+        return last is not None and last.number >= wanted.number
+
+    def already(_table: str, last: Commit | None, wanted: MicroBatch) -> bool:
+        return last is not None and last.number >= wanted.number
+
+    with patched(
+        (batch, "is_in", is_in),
+        (spark_sink, "already_committed", already),
+        (agreement, "check", lambda *_given: None),
+    ):
+        yield
+
+
+@mutant
+def a_batch_that_is_in_the_table_is_written_again() -> Iterator[None]:
+    with patched((batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)):
+        yield
+
+
+# The end of a batch.
+
+
+@mutant
+def unconfirmed_deletes_are_forgotten() -> Iterator[None]:
+    with patched((BatchCommitter, "_unconfirmed_after", lambda _self, _acks: {})):
+        yield
+
+
+@mutant
+def unconfirmed_deletes_are_written_after_the_batch_is_dropped() -> Iterator[None]:
+    def finish(self: SegmentLog, committed: Committed, unconfirmed: Any, names: tuple[str, ...]) -> None:
+        real(self, committed, None, names)
+        if unconfirmed is not None:
+            self.store.put(log.UNCONFIRMED, orjson.dumps(unconfirmed))
+
+    real = SegmentLog.finish
+    with patched((SegmentLog, "finish", finish)):
+        yield
+
+
+@mutant
+def a_delete_that_was_answered_late_counts() -> Iterator[None]:
+    real = Acknowledger._delete
+    with patched((Acknowledger, "_delete", lambda self, page, _hidden_until: real(self, page, float("inf")))):
+        yield
+
+
+@mutant
+def a_delete_that_failed_counts() -> Iterator[None]:
+    real = Acknowledger._delete
+    with patched((Acknowledger, "_delete", lambda self, page, until: real(self, page, until).slice(0, 0))):
+        yield
+
+
+@mutant
+def a_batch_is_committed_when_its_tasks_have_run() -> Iterator[None]:
+    real = Planner.assignments
+
+    def assignments(self: Planner, start: Any, end: Any) -> Any:
+        planned = real(self, start, end)
+        files = self.log.files(end["batch"])
+        if files.acked:  # it was begun before: what is left is to delete it
+            self._committer.commit_through(end["batch"], end["id"])
+        return planned
+
+    with patched((Planner, "assignments", assignments)):
+        yield
+
+
+@mutant
+def with_ack_committed_messages_are_deleted_when_they_are_sealed() -> Iterator[None]:
+    real = SourceTask._acknowledge
+
+    def acknowledge(self: SourceTask, *given: Any) -> Sealed:
+        self.options = replace(self.options, ack="sealed")
+        return real(self, *given)
+
+    with patched((SourceTask, "_acknowledge", acknowledge)):
+        yield
+
+
+@mutant
+def with_ack_committed_a_redelivery_is_deleted_as_the_ledger_knows_it() -> Iterator[None]:
+    real = SourceTask._sift
+
+    def sift(self: SourceTask, arrivals: Any) -> Any:
+        sifted = real(self, arrivals)
+        sifted.known = ()
+        return sifted
+
+    with patched((SourceTask, "_sift", sift)):
+        yield
+
+
+# Resets.
+
+
+@mutant
+def a_reset_drops_what_is_sealed_and_in_no_table() -> Iterator[None]:
+    real = agreement.plan_reset
+    with patched((agreement, "plan_reset", lambda *given: replace(real(*given), batch=None))):
+        yield
+
+
+@mutant
+def a_reset_does_not_count_on() -> Iterator[None]:
+    real = agreement.plan_reset
+    with patched((agreement, "plan_reset", lambda *given: replace(real(*given), base=given[1].base))):
+        yield
+
+
+@mutant
+def a_reset_does_not_hand_the_log_over() -> Iterator[None]:
+    with patched((SegmentLog, "hand_over", lambda _self, _owner: None)):
+        yield
+
+
+@mutant
+def a_reset_forgets_which_deletes_are_in_doubt() -> Iterator[None]:
+    with patched((agreement, "sent_times", lambda _table: {})):
+        yield
+
+
+# The ledger.
+
+
+@mutant
+def a_row_is_given_out_though_the_ledger_refuses_its_record() -> Iterator[None]:
+    real = LedgerClaims.record
+
+    def record(self: LedgerClaims, table: pa.Table) -> frozenset[str]:
+        real(self, table)
+        return frozenset()
+
+    with patched((LedgerClaims, "record", record)):
+        yield
+
+
+@mutant
+def a_segment_has_the_fence_of_a_claim_and_not_its_key() -> Iterator[None]:
+    def table(messages: Sequence[SourceMessage], queue: str, wanted: Any) -> pa.Table:
+        made = real(messages, queue, wanted)
+        if wanted is None or "key" in wanted:
+            return made
+        return made.set_column(2, made.schema.field(2), pa.nulls(len(made), pa.string()))
+
+    real = columns.table
+    with patched(
+        (columns, "table", table),
+        (LedgerClaims, "_sealed_key", lambda self, _id, key: f"{self._queue.scope}/{key}"),
+    ):
+        yield

@@ -1,0 +1,80 @@
+"""What one schedule of the Spark world is about: its queue, its settings, and what can happen in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from semel.spark.source.options import ReadOptions
+from simulation.broker import Queues
+from simulation.choices import Choices
+
+LEDGER: Final = "sqlite://"
+SKEWS: Final = (0.0, 2.0, -2.0, 170.0, -170.0)
+# What people and machines do, beside what happens to calls.
+EVENTS: Final = (
+    "broker crashes",
+    "store is away",
+    "sink is away",
+    "disk is full",
+    "kill driver",
+    "pause driver",
+    "second driver",
+    "other settings",
+    "lose query",
+    "restore progress",
+    "reset",
+)
+DESTRUCTIVE: Final = ("lose segment", "restore checkpoint")  # after them, not everything is promised
+
+
+@dataclass(frozen=True)
+class Plan:
+    fifo: bool
+    ledger: bool
+    messages: int
+    storm: float  # seconds
+    ack: str
+    columns: tuple[str, ...] | None
+    events: tuple[str, ...]
+    skews: tuple[float, ...]  # of the machines
+    another_disk: bool  # one machine has a disk of its own where the others see the log
+
+    @property
+    def queue(self) -> str:
+        return "orders.fifo" if self.fifo else "orders"
+
+    def queues(self) -> Queues:
+        attributes = (("FifoQueue", "true"),) if self.fifo else ()
+        return ((self.queue, attributes),)
+
+    def options(self, ack: str, receivers: int, visibility: int) -> ReadOptions:
+        return ReadOptions(
+            queues=(self.queue,),
+            segments="s3://bucket/segments",
+            receivers=receivers,
+            threads=1,
+            max_seconds=5.0,
+            visibility=visibility,
+            ack=ack,
+            dedup="ledger" if self.ledger else "segments",
+            ledger=LEDGER if self.ledger else None,
+            columns=self.columns,
+        )
+
+
+def drawn_plan(choices: Choices) -> Plan:
+    return Plan(
+        fifo=choices.below(5) == 4,
+        ledger=choices.below(5) == 4,
+        messages=3 + choices.below(8),
+        storm=choices.one_of((120.0, 240.0, 400.0)),
+        ack=choices.one_of(("sealed", "sealed", "committed")),
+        columns=choices.one_of((None, ("body",))),
+        events=(
+            *(event for event in EVENTS if choices.chance(0.25)),
+            *(event for event in DESTRUCTIVE if choices.chance(0.1)),
+        ),
+        skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
+        another_disk=choices.chance(0.15),
+    )

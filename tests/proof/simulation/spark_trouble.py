@@ -1,0 +1,177 @@
+"""What machines and people do to a pipeline in one schedule: crashes, outages, older copies, resets, deploys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from semel.errors import SemelError
+from semel.spark.pipeline import agreement
+from semel.spark.pipeline.checkpoint import CheckpointError
+from semel.spark.segments.log import SegmentLog
+from simulation.simulator import Process
+from simulation.spark_store import SEGMENTS, SparkProcess
+
+if TYPE_CHECKING:
+    from simulation.spark_driver import Driver
+    from simulation.spark_world import SparkWorld
+
+BETWEEN: Final = (20.0, 3.0, 9.0, 45.0)
+DOWN: Final = (3.0, 20.0, 70.0)
+PAUSES: Final = (10.0, 45.0, 130.0)
+
+
+class Trouble:
+    def __init__(self, world: SparkWorld) -> None:
+        self.world, self.simulator, self.choices = world, world.simulator, world.simulator.choices
+        self.process = Process(world.simulator, "trouble")
+        self.copies: list[dict[str, bytes]] = []
+        self.process.spawn("trouble", self._run)
+
+    def _run(self) -> None:
+        ends = self.simulator.now + self.world.plan.storm
+        events = self.world.plan.events
+        while events and self.simulator.now < ends:
+            self.simulator.sleep(min(self.choices.one_of(BETWEEN), ends - self.simulator.now))
+            event = self.choices.one_of(("", *events))
+            if event:
+                self.world.facts[event] += 1
+                getattr(self, event.replace(" ", "_"))()
+        self.simulator.sleep(max(0.0, ends - self.simulator.now))
+        self.world.calm_down()
+
+    def _for_a_while(self, thing: object, name: str, text: str) -> None:
+        self.process.note(text)
+        setattr(thing, name, True)
+
+        def end() -> None:
+            if getattr(thing, name):
+                self.process.note("no longer:", text)
+                setattr(thing, name, False)
+
+        self.process.spawn("end", end, self.choices.one_of(DOWN))
+
+    # Machines.
+
+    def broker_crashes(self) -> None:
+        broker = self.world.broker
+        if broker.up:
+            broker.crash(power_cut=self.world.plan.ledger and self.choices.chance(0.5))
+            self.process.spawn("back", broker.come_back, self.choices.one_of(DOWN))
+
+    def store_is_away(self) -> None:
+        self._for_a_while(self.world.bucket, "away", "the store is away")
+
+    def disk_is_full(self) -> None:
+        self._for_a_while(self.world.bucket, "full", "the disk is full")
+
+    def sink_is_away(self) -> None:
+        self._for_a_while(self.world.table, "away", "the sink is away")
+
+    def kill_driver(self) -> None:
+        for driver in self._running():
+            driver.process.kill()
+            self.world.after_death(driver)
+
+    def pause_driver(self) -> None:
+        for driver in self._running():
+            driver.process.pause(self.choices.one_of(PAUSES))
+
+    def second_driver(self) -> None:
+        """In S3 nothing locks a checkpoint."""
+        if not self.world.resetting:
+            self.world.start_driver()
+
+    def _running(self) -> list[Driver]:
+        return [driver for driver in self.world.drivers if driver.running]
+
+    # People.
+
+    def other_settings(self) -> None:
+        """With the next start."""
+        self.world.deploy()
+
+    def lose_segment(self) -> None:
+        """One that is acknowledged: without its ack nothing shows that it was there."""
+        bucket, checks = self.world.bucket, self.world.checks
+        acked = [
+            name
+            for name in sorted(bucket.sealed)
+            if any(other.startswith(name.removesuffix("seg")) and other.endswith(".ack") for other in bucket.files)
+        ]
+        if acked:
+            name = self.choices.one_of(acked)
+            checks.excused |= bucket.sealed[name]
+            checks.lost_segments |= bucket.sealed[name]
+            self.process.note("removes", name)
+            bucket.delete([name])
+
+    def lose_query(self) -> None:
+        self._stopped()
+        self.process.note("removes query/")
+        self.world.bucket.delete(self.world.bucket.names("query/"))
+
+    def _copied(self) -> bool:
+        """The first time, a copy is made, to be restored later."""
+        self._stopped()
+        if self.copies and not self.choices.chance(0.2):
+            return False
+        if "pipeline.json" in self.world.bucket.files:  # without it, there is nothing to go on from
+            self.process.note("copies the checkpoint")
+            self.copies.append(self.world.bucket.copy())
+        return True
+
+    def restore_checkpoint(self) -> None:
+        """All of it, with the log: what was sealed since then is gone, and what was deleted is not known to be."""
+        if self._copied():
+            return
+        checks, bucket = self.world.checks, self.world.bucket
+        checks.older = True
+        for keys in bucket.sealed.values():
+            checks.excused |= keys
+        self.process.note("restores an older checkpoint")
+        self.world.end_attempts()
+        bucket.restore(self.choices.one_of(self.copies))
+
+    def restore_progress(self) -> None:
+        """Spark's part and the record only; the log is the newest one."""
+        if self._copied():
+            return
+        bucket = self.world.bucket
+        self.process.note("restores older progress")
+        files = {name: data for name, data in bucket.files.items() if name.startswith(SEGMENTS)}
+        older = self.choices.one_of(self.copies)
+        files |= {name: data for name, data in older.items() if not name.startswith(SEGMENTS)}
+        bucket.restore(files)
+
+    def _stopped(self) -> None:
+        """Drivers are stopped first; their tasks may not have heard of it."""
+        for driver in self._running():
+            driver.process.kill()
+            self.world.after_death(driver)
+
+    def reset(self) -> None:
+        """Somebody resets a pipeline that does not need it."""
+        self._stopped()
+        self.world.reset_pipeline()
+
+
+def run_reset(world: SparkWorld, process: SparkProcess) -> None:
+    """`semel pipeline reset`."""
+    checkpoint = world.checkpoint(world.store(process))
+    log = SegmentLog(world.store(process, SEGMENTS))
+    sinks = world.sinks(process)
+    try:
+        record = checkpoint.record()
+        if record is None:
+            return
+        plan = agreement.plan_reset(checkpoint, record, log, sinks)
+        process.note("resets: batch", plan.batch, "base", plan.base, "lost", *plan.lost)
+        if plan.lost or plan.unknown:
+            world.damage_seen = True  # it has said so
+        if plan.rejects_again:  # it says so
+            world.checks.rejects_again(plan.batch)
+        agreement.reset(checkpoint, record, log, sinks, plan)
+    except CheckpointError as error:
+        process.note("reset is refused:", type(error).__name__)
+    except SemelError as error:
+        process.note("reset fails:", type(error).__name__)
