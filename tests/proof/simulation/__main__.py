@@ -116,7 +116,7 @@ def report(results: list[Result], seconds: float) -> int:
 
 def look_for_mutants(arguments: argparse.Namespace) -> int:
     worlds = list(WORLDS) if arguments.world == "all" else [arguments.world]
-    wanted = [(world, name, arguments.schedules) for world in worlds for name in MUTANTS[world]]
+    wanted = [(world, name, arguments.schedules) for world in worlds for name in MUTANTS.get(world, ())]
     missed = 0
     with multiprocessing.get_context("fork").Pool(arguments.processes, prepare) as pool:
         for name, schedules, kind in pool.imap_unordered(run_mutant, wanted):

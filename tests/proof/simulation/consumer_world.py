@@ -76,6 +76,8 @@ class World:
         self.ledger_faults = CallFaults(choices, LEDGER_FAULTS)
         self.observer = Observer(self.simulator, lambda: self.simulator.now + skew, self._on_ledger)
         self.workers: dict[Process, Worker] = {}
+        # A message that needs a page of its own, where there may be none.
+        self._padding = "x" * 2_500 if "broker disk full" in self.plan.events else ""
         self.calm = False
         self.at_rest = False
         # What happened.
@@ -147,7 +149,7 @@ class World:
         options: dict[str, Any] = {"group": self.plan.group(key), "dedup": key} if self.plan.fifo else {}
         for _ in range(20):
             try:
-                queue.send(f'{{"id": "{key}"}}', **options)
+                queue.send(f'{{"id": "{key}", "text": "{self._padding}"}}', **options)
                 return
             except SqsError:
                 self.simulator.sleep(5.0)
