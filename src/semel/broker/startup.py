@@ -87,11 +87,13 @@ class Acceptor:
         self._pause: asyncio.TimerHandle | None = None
         self._loop.add_reader(listener, self._accept)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Returns when those that were being taken in are the broker's to end."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        await asyncio.gather(*self._tasks)
 
     def _accept(self) -> None:
         for _ in range(1 if self._broker.overloaded else _ACCEPTED_AT_ONCE):
@@ -130,7 +132,7 @@ class Running:
 
     async def stop(self) -> None:
         """Takes no new connection, finishes what is under way, and returns when all of it is on disk."""
-        self._acceptor.close()
+        await self._acceptor.close()
         await self.broker.stop()
         # Closed connections still send what they have; give them a moment to.
         for _ in range(100):
