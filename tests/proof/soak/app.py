@@ -47,7 +47,7 @@ _kept: list[object] = []
 
 def _leak(flaw: str, number: int) -> None:
     if flaw == "memory":
-        _kept.append(bytearray(8192))
+        _kept.append(b"%032768d" % number)
     elif flaw == "files" and number % _EVERY == 0:
         _kept.append(os.open(os.devnull, os.O_RDONLY))
     elif flaw == "threads" and number % _EVERY == 0:

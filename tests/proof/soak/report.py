@@ -24,7 +24,7 @@ def summary(result: Result) -> list[str]:
         f"- p99 of the last {part:.0f} s to the first: {trend.last * 1000:.0f} ms / {trend.first * 1000:.0f} ms = "
         f"{trend.ratio:.2f} (bar {figures.RATIO}: {verdict}).",
         *_memory(result),
-        *(f"- FAILED: {finding}" for finding in result.findings),
+        *(f"- FAILED: {finding}" for finding in (*result.findings, *result.slow)),
         *([] if result.findings else ["- Nothing lost, nothing doubled, no leak of memory, files or threads."]),
     ]
 

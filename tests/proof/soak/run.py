@@ -14,7 +14,7 @@ import numpy as np
 
 from soak import figures, history
 from soak.app import QUEUE, AppSettings
-from soak.effects import Effects, FileEffects, PostgresEffects, Records, SqliteEffects
+from soak.effects import RECORD, Effects, FileEffects, PostgresEffects, Records, SqliteEffects
 from soak.figures import LatencyTrend, Sample
 from soak.processes import (
     DEAD,
@@ -60,6 +60,7 @@ class Plan:
     rate: float = 0.0
     peak_seconds: float = 10.0
     flaw: str = ""
+    faults: bool = True
     seed: int = 7
 
     @property
@@ -76,25 +77,26 @@ class Disk:
 
 @dataclass(slots=True)
 class Result:
-    """What was measured; `findings` are failures, each a sentence."""
+    """What was measured; `findings` and `slow` are failures, each a sentence. A busy machine can cause the latter."""
 
     plan: Plan
     peak: float = 0.0
     rate: float = 0.0
-    sends: Records = field(default_factory=lambda: np.empty(0, history.RECORD))
-    effects: Records = field(default_factory=lambda: np.empty(0, history.RECORD))
+    sends: Records = field(default_factory=lambda: np.empty(0, RECORD))
+    effects: Records = field(default_factory=lambda: np.empty(0, RECORD))
     began: float = 0.0  # of the soak, by the machine's steady clock
     samples: list[Sample] = field(default_factory=list)
     disk: list[Disk] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
 
     def latencies(self) -> Records:
         """Of each message that was sent during the soak: `n` is its number, `at` the seconds from its acceptance to
         its effect. A send whose answer was lost may have had its effect before it is known to be accepted."""
         sent = np.full(int(max(self.sends["n"].max(initial=-1), self.effects["n"].max(initial=-1))) + 1, np.nan)
         sent[self.sends["n"]] = self.sends["at"]
-        own = self.effects[sent[self.effects["n"]] >= self.began].copy()
+        own: Records = self.effects[sent[self.effects["n"]] >= self.began].copy()
         own["at"] = np.maximum(0.0, own["at"] - sent[own["n"]])
         return own
 
@@ -142,7 +144,7 @@ class Soak:
         result.findings += disk_findings(result)
         trend = result.trend()
         if trend.fails_clearly:
-            result.findings.append(f"p99 rose from {trend.first * 1000:.0f} ms to {trend.last * 1000:.0f} ms")
+            result.slow.append(f"p99 rose from {trend.first * 1000:.0f} ms to {trend.last * 1000:.0f} ms")
 
 
 class _Run:
@@ -159,7 +161,7 @@ class _Run:
         first = self._measure_peak()
         result.rate = self._plan.rate or result.peak * self._plan.share
         self._say(f"peak {result.peak:,.0f} messages/s; soak at {result.rate:,.0f}/s for {self._plan.seconds:,.0f} s")
-        for kind, rate, milliseconds in FAULTS:
+        for kind, rate, milliseconds in FAULTS if self._plan.faults else ():
             self._broker.set_fault(kind, rate, milliseconds)
         workers = [worker.pid for worker in self._fleet.workers()]
         self._soak(first)
