@@ -219,11 +219,14 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name == b"host" and name in self._headers:
+            self._refuse(400, "more than one Host header")  # who decides which one counts? (RFC 9112, 3.2)
+        self._headers[name] = value
 
     def _on_header_keeping_raw(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
-        self._raw_headers.append((name, value))
+        self._raw_headers.append((name, value))  # the check of the signature refuses a second Host
 
     def on_headers_complete(self) -> None:
         if int(self._headers.get(b"content-length", 0)) > MAX_BODY:

@@ -230,6 +230,9 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _controlled(self, answer: Callable[[], dict[str, Any]]) -> None:
         """The answer, or why there is none, for those who are allowed to ask."""
+        if len(self.headers.get_all("host", ())) > 1:
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": "more than one Host header"})
+            return
         refused = refusal(self.client_address[0], self.headers.get, self.server.sources.token)
         if refused is not None:
             self._send_json(refused.status, {"error": refused.text})

@@ -72,7 +72,8 @@ class AuthMiddleware:
     async def _admit(self, scope: Scope) -> Response | None:
         """Nothing, or the response where the application is not asked."""
         policy, headers, safe = self._policy, Headers(scope=scope), scope["method"] in SAFE
-        policy.check_host(headers.get("host", ""))
+        hosts = headers.getlist("host")
+        policy.check_host(hosts[0] if len(hosts) == 1 else "")
         has_effect = not safe or (_shows_messages(scope) and await run_in_threadpool(self._counts_as_receive))
         policy.check_origin(headers, has_effect=has_effect)
         length = headers.get("content-length", "0")
