@@ -111,7 +111,7 @@ def server_for(app: FastAPI, limits: Limits = Limits()) -> Server:  # noqa: B008
         timeout_keep_alive=int(limits.idle_seconds),
         timeout_graceful_shutdown=5,
         limit_concurrency=limits.active,
-        backlog=256,
+        backlog=2048,
     )
     return Server(config)
 
