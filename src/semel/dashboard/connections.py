@@ -22,12 +22,12 @@ MAX_PIPELINED: Final = 32
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`request_seconds`: for a client to send a request, longer for a large one by `least_rate` bytes a second; and to
-    take the next part of an answer. `idle_seconds`: for a connection without a request. `active`: connections whose
-    requests are answered at the same time; beyond them the answer is 503. `tick_seconds`: how often times are looked
-    at."""
+    take the next part of an answer. `idle_seconds`: for a connection without a request. `active`: connections if none
+    of them can be let go, and requests that are being answered; beyond them the answer is 503. `tick_seconds`: how
+    often times are looked at."""
 
     connections: int = 400
-    active: int = 500
+    active: int = 1000
     request_seconds: float = 60.0
     least_rate: int = 16 * 1024
     idle_seconds: float = 30.0

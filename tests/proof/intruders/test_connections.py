@@ -41,7 +41,7 @@ def opened(name: str, place: Shop, seconds: float) -> Iterator[Target]:
             yield stack.enter_context(targets.broker(limits))
         elif name == "dashboard":
             short = DashboardLimits(
-                connections=20, active=30, request_seconds=seconds, idle_seconds=seconds, tick_seconds=0.05
+                connections=20, active=100, request_seconds=seconds, idle_seconds=seconds, tick_seconds=0.05
             )
             yield targets.target("dashboard", stack.enter_context(place.dashboard(limits=short)).url)
         else:
@@ -178,7 +178,7 @@ def as_a_user_starts_it(name: str, folder: Path, open_files: int | None = None) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "GET / HTTP/1.1\\r\\nHost: 127"], ids=["idle", "half a head"])
-@pytest.mark.parametrize(("name", "most"), [("broker", Limits().connections), ("dashboard", DashboardLimits().active)])
+@pytest.mark.parametrize(("name", "most"), [("broker", Limits().connections), ("dashboard", DashboardLimits().connections)])
 def test_ten_thousand_connections_are_cut_to_the_limit_and_others_are_answered(
     tmp_path: Path, name: str, most: int, text: str
 ) -> None:
