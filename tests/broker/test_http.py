@@ -110,7 +110,7 @@ def test_a_new_client_gets_the_place_of_one_that_never_asked_for_anything() -> N
     answered[2][0].reply(ANSWER)
     _, newest = connection([], connections)
     assert silent[1].closed
-    assert not (newest.is_closing() or waiting[1].is_closing() or answered[1].is_closing())
+    assert [wire.is_closing() for wire in (newest, waiting[1], answered[1])] == [False] * 3
     assert len(connections) == LIMITS.connections
 
 
