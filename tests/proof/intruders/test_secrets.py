@@ -26,7 +26,7 @@ from semel.sqs import Client
 RUN: Final = ("run", "intruders.marked_shop:app", "--log-level", "debug", "--create-dlq")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def shop() -> Iterator[EmbeddedBroker]:
     """Queues of the app with messages that it accepts, rejects, cannot decode and fails on."""
     with running(cooldowns=False) as broker, Client(broker.url, "us-east-1", access_key="x", secret_key="y") as client:

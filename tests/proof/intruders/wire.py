@@ -15,7 +15,7 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """All that came back. `closed`: the server ended the connection, in order or not."""
+    """All that came back. `closed`: the server ended the connection before as many answers came as were asked for."""
 
     data: bytes
     closed: bool
@@ -52,7 +52,7 @@ def read(connection: socket.socket, *, answers: int = 1, timeout: float = PATIEN
         if not chunk:
             return Reply(bytes(data), closed=True)
         data += chunk
-    return Reply(bytes(data), closed=is_closed(connection))
+    return Reply(bytes(data), closed=False)
 
 
 def count_answers(data: bytes) -> int:
