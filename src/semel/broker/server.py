@@ -23,6 +23,7 @@ from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.callers import Callers
 from semel.broker.calls import Batch, ParkedCalls, PendingCall, PendingCalls
 from semel.broker.clock import Clock
+from semel.broker.connections import Connections, Limits
 from semel.broker.engine import NEVER, Access, Engine, Identity, Received
 from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
@@ -40,7 +41,6 @@ from semel.sqs.errors import (
 log = logging.getLogger("semel.broker")
 
 _JSON: Final = wire.Protocol.JSON  # Python 3.11 searches for a member each time it is named
-_TICK_SECONDS: Final = 10.0
 _SECOND_TRY_SECONDS: Final = 0.2
 _DISK_SECONDS: Final = 0.02
 _RESERVE: Final = 32 * 1024 * 1024  # more than twice the log at its longest
@@ -64,13 +64,12 @@ class Broker:
         verifier: Verifier | None = None,
         allowed_hosts: Collection[str] = (),
         rng: Random | None = None,
-        max_connections: int = 4096,
+        limits: Limits = Limits(),  # noqa: B008  it is frozen
         free_space: Callable[[], int] | None = None,
     ) -> None:
         self._free_space, self._disk_is_low, self._disk_seen = free_space, False, 0.0
         self.engine, self.clock, self.faults = engine, clock, faults
-        self.connections: set[Connection] = set()
-        self._max_connections = max_connections
+        self.connections = Connections(limits)
         self._verifier = verifier
         self._callers = Callers(engine.store.region, engine.store.account)
         self._history = History(engine)
@@ -94,16 +93,16 @@ class Broker:
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._syncer = Syncer(log, self._loop) if log is not None else None
-        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._tick_timer = self._loop.call_later(self.connections.limits.tick_seconds, self._tick)
         self._schedule()
 
     def connect(self) -> Connection:
-        return Connection(self.accept, self.connections, self._max_connections, raw_headers=self._verifier is not None)
+        return Connection(self.accept, self.connections, raw_headers=self._verifier is not None)
 
     @property
     def overloaded(self) -> bool:
         """Whether a client that comes now would be refused, or its call."""
-        return self._pending.full or len(self.connections) >= self._max_connections
+        return self._pending.full or len(self.connections) >= self.connections.limits.connections
 
     # In: from a request to a call.
 
@@ -554,10 +553,8 @@ class Broker:
             call.timer = self._loop.call_later(0.001, self._end_poll, call)
 
     def _tick(self) -> None:
-        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
-        now = monotonic()
-        for connection in [connection for connection in self.connections if connection.overdue(now)]:
-            connection.abort()
+        self._tick_timer = self._loop.call_later(self.connections.limits.tick_seconds, self._tick)
+        self.connections.let_overdue_go(monotonic())
         self._sweep_due = True
         self._schedule()
 

@@ -7,10 +7,12 @@ import errno
 import logging
 import os
 import re
+import resource
 import socket
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,6 +21,7 @@ from typing import Final
 
 from semel.broker.auth import Credentials, Verifier
 from semel.broker.clock import ManualClock, SystemClock
+from semel.broker.connections import Limits
 from semel.broker.engine import Engine
 from semel.broker.engine.addresses import ACCOUNT, REGION
 from semel.broker.engine.schema import DATABASE_NAME, open_database
@@ -34,9 +37,9 @@ DEFAULT_PORT: Final = 9324
 DEFAULT_DATA: Final = Path("semel-data")
 _ACCEPTED_AT_ONCE: Final = 64
 _NO_ROOM_SECONDS: Final = 1.0
-_BACKLOG: Final = (
-    4096  # connections that wait to be accepted: one for which there is no room is tried again after a second
-)
+_BACKLOG: Final = 4096  # connections that wait to be accepted; who finds no room asks again after a second
+_OWN_FILES: Final = 128  # that are no connections: the database, the log, those of the process around the broker
+_FEWEST: Final = 16  # connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Options:
     credentials: Path | None = None
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    max_connections: int = 4096
+    limits: Limits = field(default_factory=Limits)
 
     def check(self) -> None:
         """Raises StartError with the way out."""
@@ -186,9 +189,28 @@ def _open(options: Options, credentials: Credentials | None) -> Broker:
         log=None if options.data is None else options.data / f"{DATABASE_NAME}-wal",
         verifier=verifier,
         allowed_hosts=options.allowed_hosts,
-        max_connections=options.max_connections,
+        limits=_that_fit(options.limits),
         free_space=None if options.data is None else partial(_free_space, options.data),
     )
+
+
+def raise_file_limit(limits: Limits) -> None:
+    """Every connection is an open file, and many systems allow 1,024 of them unless a process asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections + limits.lingering + _OWN_FILES
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _that_fit(limits: Limits) -> Limits:
+    """No more connections than this process may have open files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY or files >= limits.connections + limits.lingering + _OWN_FILES:
+        return limits
+    room = max(_FEWEST, files - _OWN_FILES)
+    return replace(limits, connections=room - room // 8, lingering=room // 8)
 
 
 def _free_space(folder: Path) -> int:

@@ -15,7 +15,7 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(256)
+            listener.listen(2048)
         except OSError:
             listener.close()
             raise
