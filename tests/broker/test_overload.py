@@ -173,9 +173,10 @@ def test_clients_for_whom_no_file_is_left_are_served_when_there_is_one(tmp_path:
     broker = Serve(tmp_path, "--port", "0", "--ephemeral")
     with ExitStack() as stack:
         stack.callback(broker.kill_if_running)
-        assert broker.call("ListQueues").status == 200
+        process = psutil.Process(broker.pid)
+        until(lambda: process.num_threads() == 1, "the end of the warm-up, which opens files")
         limits = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (psutil.Process(broker.pid).num_fds(), limits[1]))
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (process.num_fds(), limits[1]))
         clients = [stack.enter_context(broker.connect()) for _ in range(3)]
         for client in clients:
             client.send(request("/_semel/health", host=broker.url, method="GET"))
