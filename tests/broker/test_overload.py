@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import socket
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ import semel.broker
 from running_apps import until
 from semel.broker import calls
 from semel.broker.calls import PendingCall, PendingCalls
+from semel.broker.connections import Limits
 from semel.broker.embedded import event_loop
 from semel.broker.http import MAX_PIPELINED
 from semel.broker.startup import Options, Running, start
@@ -116,9 +118,9 @@ def test_receives_that_bring_too_much_for_one_transaction_are_served_by_the_next
         assert sorted(message["Body"] for answer in answers for message in answer["Messages"]) == bodies
 
 
-def on_a_broker(test: Callable[[Running], Awaitable[None]]) -> None:
+def on_a_broker(test: Callable[[Running], Awaitable[None]], limits: Limits | None = None) -> None:
     async def main() -> None:
-        running = await start(Options(data=None, port=0))
+        running = await start(Options(data=None, port=0, limits=limits or Limits()))
         try:
             await test(running)
         finally:
@@ -166,6 +168,34 @@ def test_the_polls_of_clients_that_hang_up_do_not_pile_up(monkeypatch: pytest.Mo
         writer.close()
 
     on_a_broker(test)
+
+
+def test_bodies_that_do_not_fit_together_are_refused_and_those_that_do_are_taken() -> None:
+    body = json.dumps({"QueueNamePrefix": "x" * 700_000}).encode()
+    head = "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n"
+    whole = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def answer(running: Running, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*address(running))
+        writer.write(request)
+        status = await reader.readline()
+        writer.close()
+        return status
+
+    async def test(running: Running) -> None:
+        connections = running.broker.connections
+        _, slow = await asyncio.open_connection(*address(running))
+        slow.write(whole[:-1])
+        while connections.arriving_bytes < 700_000:
+            await asyncio.sleep(0.001)
+        assert (await answer(running, whole)).split()[1] == b"503"
+        slow.close()
+        while connections.arriving_bytes:
+            await asyncio.sleep(0.001)
+        assert (await answer(running, whole)).split()[1] == b"200"
+        assert connections.arriving_bytes == 0
+
+    on_a_broker(test, Limits(arriving_bytes=1_000_000))
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux changes the limits of another process")

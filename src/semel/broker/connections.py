@@ -21,6 +21,7 @@ _SHARE: Final = 64  # the part of all connections that is let go at once: to loo
 class Limits:
     """`request_seconds`: for a client to send a request, and to take the next part of an answer. `idle_seconds`: for a
     connection without a request. `unread_bytes`: answers that all clients together have not taken yet.
+    `arriving_bytes`: of bodies that have not arrived whole.
     `lingering`: refused clients that may finish sending, so that they get to read why. `tick_seconds`: how often the
     times are looked at."""
 
@@ -28,6 +29,7 @@ class Limits:
     request_seconds: float = 60.0
     idle_seconds: float = 600.0
     unread_bytes: int = 512 * 1024 * 1024
+    arriving_bytes: int = 256 * 1024 * 1024
     lingering: int = 128
     tick_seconds: float = 10.0
 
@@ -38,6 +40,7 @@ class Connections:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.lingering = 0
+        self.arriving_bytes = 0
         self._open: set[Connection] = set()
         self._unread: dict[Connection, int] = {}  # bytes, of those who leave something unread
         self._unread_bytes = 0

@@ -125,6 +125,7 @@ class Connection(asyncio.Protocol):
         self._unread_reported = 0
         self._unread = bytearray()
         self._closing = False
+        self._body_bytes = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -132,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._raw_headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
+        self._connections.arriving_bytes -= self._body_bytes
         self._body_bytes = self._raw_bytes = 0
 
     # asyncio's side.
@@ -148,6 +150,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._transport = None
         self._connections.remove(self)
+        self._reset()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -237,8 +240,11 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._body_bytes += len(body)
+        self._connections.arriving_bytes += len(body)
         if self._body_bytes > MAX_BODY:
             self._refuse(413, f"a body of more than {MAX_BODY} bytes")
+        elif self._connections.arriving_bytes > self._connections.limits.arriving_bytes:
+            self._refuse(503, "too many bytes arrive at once; try again in a moment")
 
     def on_message_complete(self) -> None:
         if self._closing:

@@ -180,6 +180,7 @@ class _Run:
         producer = produce(self._broker, self._plan.folder, self._sends[0], "--seconds", "86400")
         with ended(producer):
             until(lambda: self._effects.count() or not self._fleet.is_running, "the first effect")
+            self._check(self._fleet.is_running, self._fleet)
             time.sleep(self._plan.peak_seconds / 4)
             before, began = self._effects.count(), time.monotonic()
             time.sleep(self._plan.peak_seconds)
