@@ -5,7 +5,7 @@ Rule: a check compares one part of a run with another part of the same run, neve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -67,15 +67,15 @@ def growth(points: Sequence[Point], seconds: float) -> float:
     return slope(second_half(points, seconds)) * seconds / 2
 
 
-def memory_findings(samples: Sequence[Sample], seconds: float) -> list[str]:
-    """Which processes' memory is not flat."""
+def memory_findings(samples: Sequence[Sample], seconds: float, filling: Mapping[str, float] | None = None) -> list[str]:
+    """Which processes' memory is not flat. `filling`: by how much caches of a known size may still fill up."""
     findings = []
     for process in processes(samples):
         points = [(sample.at, float(sample.rss)) for sample in samples if sample.process == process]
         later = second_half(points, seconds)
         if not later:
             continue
-        allowed = FLAT_BYTES + FLAT_SHARE * median(value for _, value in later)
+        allowed = FLAT_BYTES + FLAT_SHARE * median(value for _, value in later) + (filling or {}).get(process, 0.0)
         grown = growth(points, seconds)
         if grown > allowed:
             findings.append(

@@ -44,6 +44,10 @@ DRAIN_SECONDS: Final = 180.0  # a delete that was lost brings its message back w
 SHORTEST_RETENTION: Final = 120.0  # longer than SQS takes to deliver again, short enough to see the ledger clean up
 # On disk: what the broker may keep beside the messages that wait, and the ledger beside the keys that it remembers.
 FLAT_DISK: Final = 32 * figures.MIB
+# SQLite's page caches: the broker has one connection of 32 MiB, a worker with a SQLite ledger three. They fill up with
+# what each message adds to the pages, and then stay. The bound is still less than one small object of each message.
+CACHE: Final = 32 * figures.MIB
+CACHED_BYTES: Final = 100
 EFFECT_BYTES: Final = 40  # of one row of effects, which are kept
 KEY_BYTES: Final = 700  # of one key in the ledger, with its indexes; PostgreSQL's pages are half empty
 
@@ -139,7 +143,7 @@ class Soak:
         """Everything that can be said of the figures once the processes have ended."""
         result, seconds = self.result, self.plan.seconds
         result.findings += history.findings(result.sends, result.effects)
-        result.findings += figures.memory_findings(result.samples, seconds)
+        result.findings += figures.memory_findings(result.samples, seconds, caches(result))
         result.findings += figures.leak_findings(result.samples, seconds)
         result.findings += disk_findings(result)
         trend = result.trend()
@@ -239,6 +243,16 @@ class _Run:
             self._result.findings.append(f"{error}: {counts(self._client, QUEUE)} visible, in flight, delayed")
         if dead := sum(counts(self._client, DEAD)):
             self._result.findings.append(f"{dead} messages are in the dead-letter queue")
+
+
+def caches(result: Result) -> dict[str, float]:
+    """By how much the page caches of each process may fill up in the second half of the run."""
+    messages = result.rate * result.plan.seconds / 2
+    filling = {"broker": min(CACHE, CACHED_BYTES * messages)}
+    if result.plan.store == "sqlite":
+        own = messages / result.plan.workers
+        filling |= {name: min(3 * CACHE, CACHED_BYTES * own) for name in figures.processes(result.samples)[1:]}
+    return filling
 
 
 def disk_findings(result: Result) -> list[str]:

@@ -41,6 +41,12 @@ def test_memory_that_grows_by_a_hundred_bytes_a_message_is_found() -> None:
     assert finding.startswith("the memory of the worker 1 grew by 14.")
 
 
+def test_caches_of_a_known_size_may_fill_up() -> None:
+    growing = samples(rss_per_second=100 * 1_000)
+    assert figures.memory_findings(growing, SECONDS, {"worker 1": 4 * MIB}) == []
+    assert figures.memory_findings(growing, SECONDS, {"broker": 4 * MIB}) != []
+
+
 def test_growth_that_ends_with_the_warm_up_is_no_leak() -> None:
     warm = [
         Sample(s.at, s.process, s.rss + int(min(s.at, 100) * MIB), s.files + int(min(s.at, 50)), s.threads)
