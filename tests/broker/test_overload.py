@@ -68,6 +68,16 @@ def test_no_more_bytes_of_calls_wait_than_fit() -> None:
     assert [*states, waiting.full] == [False, True, False]
 
 
+def test_nobody_is_made_to_wait_behind_calls_that_wait_for_more_than_a_second() -> None:
+    clock = iter([*[10.0] * (calls.MAX_IN_TRANSACTION + 1), 10.9, 11.1])
+    waiting = PendingCalls(lambda: next(clock))
+    for _ in range(calls.MAX_IN_TRANSACTION + 1):
+        waiting.add(cast(PendingCall, SimpleNamespace(request=Caller())))
+    assert [waiting.full, waiting.full] == [False, True]
+    waiting.take()
+    assert not waiting.full  # the next transaction has them all
+
+
 def test_a_transaction_has_no_more_calls_than_the_event_loop_can_wait_for() -> None:
     waiting = pending(*[Caller()] * (2 * calls.MAX_IN_TRANSACTION + 1))
     assert [len(waiting.take()) for _ in range(4)] == [calls.MAX_IN_TRANSACTION, calls.MAX_IN_TRANSACTION, 1, 0]

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final
 
 from semel.broker import protocol as wire
@@ -18,6 +19,7 @@ from semel.broker.http import Request
 from semel.sqs.errors import ServiceError
 
 MAX_WAITING: Final = 2_048  # calls: what the broker carries out in less than a second
+MAX_WAITING_SECONDS: Final = 1.0  # on a machine that takes longer for them
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # of their requests
 MAX_IN_TRANSACTION: Final = 128  # calls: while one is carried out, nobody is heard
 MAX_RESULT_BYTES: Final = 32 * 1024 * 1024  # that the receives of one transaction bring
@@ -40,6 +42,7 @@ class PendingCall:
     result: dict[str, Any] | Received | None = None
     error: ServiceError | None = None
     performed: int = 0  # when, by the broker's clock
+    arrived: float = 0.0  # when it began to wait for its transaction, by the machine's steady clock
     answer: bytes = b""
 
     def __init__(self, request: Request, request_id: str, protocol: wire.Protocol, engine: Engine) -> None:
@@ -85,7 +88,8 @@ class PendingCalls:
     """Calls that wait for their transaction, in the order of their arrival. `unsynced` others have had theirs and wait
     for the disk; `held` ones are delayed by a fault. All count."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
         self._calls: deque[PendingCall] = deque()
         self._bytes = 0
         self.unsynced = self.held = 0
@@ -96,9 +100,13 @@ class PendingCalls:
     @property
     def full(self) -> bool:
         """Whether the next one is to be refused."""
-        return len(self._calls) + self.unsynced + self.held >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES
+        waiting = len(self._calls)
+        if waiting + self.unsynced + self.held >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES:
+            return True
+        return waiting > MAX_IN_TRANSACTION and self._clock() - self._calls[0].arrived > MAX_WAITING_SECONDS
 
     def add(self, call: PendingCall) -> None:
+        call.arrived = self._clock()
         self._calls.append(call)
         self._bytes += len(call.request.body)
 
