@@ -16,7 +16,7 @@ from semel.verify.merge import in_order, sorted_events
 from suite import effort
 from verify.events import event, found
 
-SETTINGS: Final = settings(max_examples=effort(fast=20, full=200))
+SETTINGS: Final = settings(max_examples=effort(fast=20, full=200), deadline=None)
 GROUPS: Final = ("", "", "g", "h")
 ENDS: Final = ("done", "done", "done", "dead", "redriven", "refused", "waiting", "sent twice")
 

@@ -19,7 +19,7 @@ from semel.telemetry.field_mapping import MappingError
 from semel.verify import EventKind, merge
 from semel.verify.file_parser import HistoryError
 from semel.verify.report import HistoryReport, HistoryRequest, verify
-from verify.events import found
+from verify.events import event, found
 
 GOOD = [
     {"kind": "send", "message": "m1", "key": "order-1", "time": 1.0},
@@ -129,12 +129,18 @@ def test_a_file_that_is_out_of_order_is_sorted(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(merge, "WINDOW", 100)
     many = [
         {"kind": kind, "key": f"k{n}", "time": n + offset}
-        for kind, offset in (("effect", 0.5), ("send", 0.0), ("delete", 0.7))
+        for kind, offset in (("delete", 0.7), ("effect", 0.5), ("send", 0.0))
         for n in range(1_000)
     ]
     report = verified(write(tmp_path / "many.jsonl", ["{broken", *many]))
     assert report.verdict.ok
     assert (report.verdict.counts.events, report.unreadable) == (3_000, 1)  # counted once, though read twice
+
+
+def test_lines_that_are_nearly_in_order_are_sorted_on_the_way() -> None:
+    events = [event("effect", f"k{n}", time=n + n % 7 * 3.0) for n in range(100)]
+    in_time = sorted(events, key=lambda each: each.time or 0)
+    assert list(merge.in_order([lambda: iter(events)])) == in_time != events
 
 
 def test_without_times_the_order_is_that_of_the_lines_and_files(tmp_path: Path) -> None:

@@ -107,9 +107,13 @@ def run(given: argparse.Namespace) -> int:
         limit=given.limit,
     )
     with Progress("semel verify", quiet=given.quiet or not sys.stderr.isatty()) as progress:
-        report = verify(request, lambda events, percent: progress.say(f"{events:,} events, {percent} % read"))
+        report = verify(request, lambda lines, percent: progress.say(_read_so_far(lines, percent)))
     _show(given, report)
     return ExitCode.OK if report.ok else ExitCode.FOUND
+
+
+def _read_so_far(lines: int, percent: int | None) -> str:
+    return f"{lines:,} lines read" if percent is None else f"{lines:,} lines read, {percent} %"
 
 
 def _show(given: argparse.Namespace, report: HistoryReport) -> None:

@@ -48,6 +48,7 @@ _WORDS: Final = {
 DEFAULT_WORDS: Final[Mapping[str, EventKind]] = {word: kind for kind, words in _WORDS.items() for word in words.split()}
 _EPOCHS: Final = (1e9, 1e6, 1e3)  # nano-, micro- and milliseconds of a second
 _NOT_BEFORE_2001: Final = 1e9  # seconds
+_LATEST: Final = 1e12  # seconds
 
 
 class UnreadableLine(ValueError):
@@ -160,7 +161,8 @@ _KNOWN_STEPS: Final = frozenset(Step)
 
 
 def is_attempt(record: Mapping[str, Any]) -> bool:
-    return record.get("step") in _KNOWN_STEPS and "at" in record
+    step = record.get("step")
+    return isinstance(step, str) and step in _KNOWN_STEPS and "at" in record
 
 
 def attempt(record: Mapping[str, Any]) -> HistoryEvent | None:
@@ -169,7 +171,7 @@ def attempt(record: Mapping[str, Any]) -> HistoryEvent | None:
     Events without a handler are a pipeline's. It deletes what is sealed in its segment log, which this log does not
     show, and records a whole batch at once: its deletes and groups are left out."""
     step = record.get("step")
-    if step not in _KNOWN_STEPS:
+    if not isinstance(step, str) or step not in _KNOWN_STEPS:
         raise UnreadableLine("it is not an event of the attempt log, unlike the first line")
     if step == Step.DROPPED:
         raise UnreadableLine(f"the log dropped {record.get('count', 'some')} events here")
@@ -189,7 +191,7 @@ def attempt(record: Mapping[str, Any]) -> HistoryEvent | None:
         moment(record.get("at")),
         queue,
         as_text(record.get("group")) if ordered else "",
-        round(sent_at * 1_000) if ordered and isinstance(sent_at, int | float) and sent_at > 0 else None,
+        round(sent_at * 1_000) if ordered and isinstance(sent_at, int | float) and 0 < sent_at < _LATEST else None,
         as_text(record.get("worker")),
         None if step == Step.DUPLICATE else _whole("fence", record.get("fence")),
         step if step != kind else "",

@@ -30,17 +30,17 @@ PARQUET: Final = (".parquet", ".parq", ".pq")
 LINES: Final = (".jsonl", ".json", ".ndjson", ".log")
 STANDARD_INPUT: Final = "-"
 MOST_SHOWN: Final = 100  # lines that cannot be read
-_STEP: Final = 10_000  # lines between two reports of progress
-_ROWS: Final = 10_000  # of Parquet, at once
+_STEP: Final = 10_000  # lines or rows between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """`kind`: what all of its lines are, if that was said."""
+    """`kind`: what all of its lines are, if that was said. `once`: a pipe, which cannot be read again."""
 
     path: str
     kind: EventKind | None = None
     size: int = 0
+    once: bool = False
 
     @property
     def is_parquet(self) -> bool:
@@ -69,12 +69,12 @@ def find_files(paths: Sequence[str]) -> list[HistoryFile]:
 
 def _files(path: str, kind: EventKind | None) -> Iterator[HistoryFile]:
     if path == STANDARD_INPUT:
-        yield HistoryFile(path, kind)
+        yield HistoryFile(path, kind, once=True)
     elif os.path.isfile(path):
         yield HistoryFile(path, kind, os.path.getsize(path))
     elif not os.path.isdir(path):
         if os.path.exists(path):  # a pipe
-            yield HistoryFile(path, kind)
+            yield HistoryFile(path, kind, once=True)
             return
         raise HistoryError(f"{path}: no such file or folder")
     elif not (found := sorted(_walk(path))):
@@ -115,7 +115,8 @@ class FileReport:
 
 class HistoryReader:
     """Reads files as often as asked; `reports` has what is to be said of each, as of the last time. `mapped`: the
-    mapping says where fields are, not only what words mean."""
+    mapping says where fields are, not only what words mean. `on_progress` gets how many lines were read, and how many
+    percent of the bytes, if their number is known."""
 
     def __init__(
         self,
@@ -123,23 +124,23 @@ class HistoryReader:
         mapping: HistoryMapping,
         *,
         mapped: bool,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[int, int | None], None] | None = None,
     ) -> None:
         self.reports: dict[str, FileReport] = {}
         self._mapping, self._mapped = mapping, mapped
         self._on_progress = on_progress
         self._total = sum(file.size for file in files)
-        self._places: dict[str, int] = {}  # how many bytes of each file were read
+        self._places: dict[str, tuple[int, int]] = {}  # how many lines and bytes of each file were read
         self._texts: dict[str, str] = {}  # one string for all events that have it
-        self._input: list[HistoryEvent] | None = None  # standard input, which can be read once
+        self._kept: dict[str, list[HistoryEvent]] = {}  # what can be read only once
 
     def read(self, file: HistoryFile) -> Iterator[HistoryEvent]:
         """Its events, as they are in the file."""
-        if file.path != STANDARD_INPUT:
+        if not file.once:
             return self._read(file)
-        if self._input is None:
-            self._input = list(self._read(file))
-        return iter(self._input)
+        if file.path not in self._kept:
+            self._kept[file.path] = list(self._read(file))
+        return iter(self._kept[file.path])
 
     def _read(self, file: HistoryFile) -> Iterator[HistoryEvent]:
         report = self.reports[file.path] = FileReport()
@@ -151,6 +152,8 @@ class HistoryReader:
                 event = parser.parse(content)
             except (UnreadableLine, msgspec.DecodeError, UnicodeDecodeError) as error:
                 report.broke(file.path, number, str(error))
+            except RecursionError:
+                report.broke(file.path, number, "it is nested too deeply")
             except OtherEvent as other:
                 report.others[str(other)] += 1
             else:
@@ -174,7 +177,7 @@ class HistoryReader:
         """Lines that are not blank, or rows of Parquet, with their numbers."""
         number = 0
         try:
-            for number, content in enumerate(_rows(file) if file.is_parquet else self._lines(file), 1):
+            for number, content in enumerate(self._rows(file) if file.is_parquet else self._lines(file), 1):
                 if not isinstance(content, bytes) or not content.isspace():
                     yield number, content
         except (OSError, EOFError, zlib.error, ValueError) as error:
@@ -185,17 +188,26 @@ class HistoryReader:
         being_written = file.path.endswith(".open")
         with _opened(file) as (raw, stream):
             for number, line in enumerate(stream):
-                if not number % _STEP:
-                    self._progress(file, raw.tell())
+                if number % _STEP == _STEP - 1:
+                    self._progress(file, number + 1, 0 if file.once else raw.tell())
                 if being_written and not line.endswith(b"\n"):
                     break
                 yield line if number else line.removeprefix(codecs.BOM_UTF8)
-        self._progress(file, file.size)
 
-    def _progress(self, file: HistoryFile, place: int) -> None:
-        self._places[file.path] = place
-        if self._on_progress is not None and self._total:
-            self._on_progress(min(100, sum(self._places.values()) * 100 // self._total))
+    def _rows(self, file: HistoryFile) -> Iterator[Mapping[str, Any]]:
+        parquet: Any = import_module("pyarrow.parquet")
+        with parquet.ParquetFile(file.path) as content:
+            lines, total = 0, content.metadata.num_rows
+            for batch in content.iter_batches(_STEP):
+                yield from batch.to_pylist()
+                lines += batch.num_rows
+                self._progress(file, lines, file.size * lines // max(1, total))
+
+    def _progress(self, file: HistoryFile, lines: int, place: int) -> None:
+        self._places[file.path] = lines, place
+        if self._on_progress is not None:
+            all_lines, all_bytes = (sum(numbers) for numbers in zip(*self._places.values(), strict=True))
+            self._on_progress(all_lines, all_bytes * 100 // self._total if self._total else None)
 
 
 @contextmanager
@@ -209,10 +221,3 @@ def _opened(file: HistoryFile) -> Iterator[tuple[BinaryIO, Any]]:
                 yield raw, io.BufferedReader(unpacked)
         else:
             yield raw, raw
-
-
-def _rows(file: HistoryFile) -> Iterator[Mapping[str, Any]]:
-    parquet: Any = import_module("pyarrow.parquet")
-    with parquet.ParquetFile(file.path) as content:
-        for batch in content.iter_batches(_ROWS):
-            yield from batch.to_pylist()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from semel.telemetry.field_mapping import written
 from semel.verify import mapping
@@ -16,8 +16,6 @@ from semel.verify.mapping import HistoryMapping
 from semel.verify.merge import OutOfOrder, Source, in_order, sorted_events
 from semel.verify.readers import BrokenLine, FileReport, HistoryReader, find_files
 from semel.verify.verdict import Verdict
-
-_EVERY: Final = 10_000  # events between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +60,16 @@ class HistoryReport:
         }
 
 
-def verify(request: HistoryRequest, on_progress: Callable[[int, int], None] | None = None) -> HistoryReport:
-    """HistoryError if there is nothing to judge. `on_progress` gets the events and the percentage that were read."""
-    percent = 0
-
-    def read(share: int) -> None:
-        nonlocal percent
-        percent = share
-
-    def told(events: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
-        for number, event in enumerate(events):
-            if on_progress is not None and not number % _EVERY:
-                on_progress(number, percent)
-            yield event
-
+def verify(request: HistoryRequest, on_progress: Callable[[int, int | None], None] | None = None) -> HistoryReport:
+    """HistoryError if there is nothing to judge. `on_progress` is HistoryReader's."""
     words = mapping.parse(request.fields, request.words)
     files = find_files(request.paths)
-    reader = HistoryReader(files, words, mapped=request.fields is not None, on_progress=read)
+    reader = HistoryReader(files, words, mapped=request.fields is not None, on_progress=on_progress)
     sources: list[Source] = [partial(reader.read, file) for file in files]
     try:
-        verdict = _check(told(in_order(sources)), request)
+        verdict = _check(in_order(sources), request)
     except OutOfOrder:
-        verdict = _check(told(sorted_events(sources)), request)
+        verdict = _check(sorted_events(sources), request)
     reports = [reader.reports[file.path] for file in files if file.path in reader.reports]
     report = _report(verdict, reports, tuple(file.path for file in files), words)
     if not verdict.counts.events:

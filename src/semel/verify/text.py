@@ -13,18 +13,19 @@ from semel.verify.verdict import Finding, FindingKind, Verdict
 
 _WIDTH: Final = 80
 _IS_TIME: Final = 1e9  # seconds: since 1970, not since the start of something
+_KIND: Final = 11  # columns of the longest kind
 _MOST_BROKEN: Final = 5
 _WORDS: Final = {kind: kind.value.replace("-", " ") for kind in FindingKind}
 
 
 def report_text(report: HistoryReport, *, limit: int, width: int) -> str:
-    """At most `limit` findings of each kind. No line of evidence is longer than `width`."""
+    """At most `limit` findings of each kind. Evidence that is longer than `width` goes on in the next line."""
     verdict = report.verdict
     lines = [*_wrapped(_headline(report))]
     for kind in FindingKind:
         findings = [finding for finding in verdict.findings if finding.kind is kind]
         lines += _findings(kind.value, findings[:limit], verdict.found.get(kind, 0), width)
-    lines += _findings("repeated (allowed)", list(verdict.repeats[:limit]), len(verdict.repeats), width)
+    lines += _findings("repeated (allowed)", list(verdict.repeats[:limit]), verdict.repeated, width)
     lines += ["", *_wrapped(_counts(verdict))]
     lines += _unreadable(report)
     if report.ignored:
@@ -59,27 +60,36 @@ def _findings(title: str, findings: list[Finding], count: int, width: int) -> It
     more = f" (the first {len(findings)} of {count:,})" if count > len(findings) else ""
     yield f"{title.upper()}{more}"
     for finding in findings:
-        yield from _wrapped(finding.text, "  ")
+        yield from _wrapped(f"{finding.text} (queue {finding.queue})" if finding.queue else finding.text, "  ")
         for event in finding.evidence:
-            line = f"    {_event(event, finding)}"
-            yield line if len(line) <= width else f"{line[: width - 1]}…"
+            yield from _packed([one_line(part) for part in _event(event, finding) if part], width)
 
 
-def _event(event: HistoryEvent, finding: Finding) -> str:
-    parts = [f"{event.kind:<11}", _time(event.time)]
+def _packed(parts: list[str], width: int) -> Iterator[str]:
+    """Parts of one event, on as many lines as they need."""
+    line = f"    {parts[0]:<{_KIND}}"
+    for part in parts[1:]:
+        if len(line) + 2 + len(part) > width and line.strip():
+            yield line.rstrip()
+            line = " " * (4 + _KIND)
+        line += f"  {part}"
+    yield line.rstrip()
+
+
+def _event(event: HistoryEvent, finding: Finding) -> list[str]:
+    parts = [event.kind.value, _time(event.time)]
+    if event.file:
+        parts.append(f"{event.file}:{event.line}")
+    parts.append(event.worker)
+    if event.fence is not None:
+        parts.append(f"fence {event.fence}")
     if event.key not in ("", finding.key):
         parts.append(event.key)
     if event.message not in ("", finding.key):
         parts.append(event.message)
-    parts += [event.queue, event.worker]
-    if event.fence is not None:
-        parts.append(f"fence {event.fence}")
     if event.sequence is not None:
         parts.append(f"sequence {event.sequence}")
-    parts.append(event.detail)
-    if event.file:
-        parts.append(f"{event.file}:{event.line}")
-    return one_line("  ".join(part for part in parts if part)).rstrip()
+    return [*parts, event.queue if event.queue != finding.queue else "", event.detail]
 
 
 def _time(time: float | None) -> str:
