@@ -8,6 +8,7 @@ import re
 import resource
 import socket
 import subprocess
+from base64 import b64encode
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
@@ -57,6 +58,24 @@ def test_a_body_that_blows_up_is_refused_soon(
     reply = ask(servers[name].port, get(path, "127.0.0.1", *headers, method=method, body=BOMBS[what]))
     assert 400 <= reply.statuses[0] < 500
     assert monotonic() - began < 5
+
+
+DOCUMENTS: Final = ("[" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000, f'{{"maxReceiveCount": {"9" * 100_000}}}')
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=["arrays", "objects", "digits"])
+@pytest.mark.parametrize("where", ["Policy", "RedrivePolicy", "RedriveAllowPolicy", "TaskHandle", "ReceiptHandle"])
+def test_a_document_inside_of_a_request_that_blows_up_is_refused_too(
+    servers: dict[str, Target], where: str, document: str
+) -> None:
+    url = "http://127.0.0.1/000000000000/orders"
+    operation, parameters = {
+        "TaskHandle": ("CancelMessageMoveTask", {"TaskHandle": b64encode(document.encode()).decode()}),
+        "ReceiptHandle": ("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": document}),
+    }.get(where, ("SetQueueAttributes", {"QueueUrl": url, "Attributes": {where: document}}))
+    target = f"X-Amz-Target: AmazonSQS.{operation}"
+    request = get("/", "127.0.0.1", target, method="POST", body=json.dumps(parameters).encode())
+    assert ask(servers["broker"].port, request).statuses[0] in (400, 404)
 
 
 @pytest.mark.parametrize("name", ["broker", "dashboard", "worker"])
