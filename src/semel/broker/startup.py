@@ -237,4 +237,6 @@ def _listen(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is taken; stop what uses it, or choose another with --port (0 picks a free one)"
             ) from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+    except UnicodeError:
+        raise StartError(f"cannot listen on {host} port {port}: this is no host name") from None
     return listener

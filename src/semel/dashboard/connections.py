@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD: Final = 64 * 1024
 MAX_PIPELINED: Final = 32
+MAX_SURPLUS: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Connection(HttpToolsProtocol):
         self._request_since: float | None = None  # of a request that has not arrived as a whole
         self._has_asked = False
         self._raw_bytes = self._body_bytes = 0  # of the request that is arriving
+        self._surplus = 0  # bytes of a body that came after its answer
         self._blocked_since: float | None = None  # since when the client has taken nothing of an answer
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -92,12 +94,17 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:  # and it goes on sending, instead of reading why it was refused
+            self._surplus += len(body)
+            if self._surplus > MAX_SURPLUS:
+                self.transport.abort()
+                raise _CutOff
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._request_since, self._has_asked = None, True
-        self._raw_bytes = self._body_bytes = 0
+        self._raw_bytes = self._body_bytes = self._surplus = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
