@@ -101,12 +101,12 @@ def test_a_message_without_an_effect_and_one_with_two_are_found_wherever_they_ar
     lost, doubled = history.BLOCK - 1, history.BLOCK
     effects = records(*(n for n in numbers if n != lost), doubled)
     first, second = history.findings(records(*numbers), effects)
-    assert first.startswith(f"1 messages are lost: {lost} was sent but has no effect")
-    assert second.startswith("1 messages are doubled")
-    assert f"{doubled} has 2 effects" in second
+    assert first.startswith(f"1 messages are lost: {lost} ")
+    assert second.startswith("1 messages are doubled: ")
+    assert f"{doubled} " in second
 
 
 def test_what_is_still_in_the_queue_is_not_lost_and_what_nobody_sent_is_found() -> None:
     assert history.findings(records(1, 2), records(1), present=[2]) == []
     (finding,) = history.findings(records(1), records(1, 3))
-    assert "3 was never sent but has its effect" in finding
+    assert finding.startswith("1 messages are unknown: 3 ")
