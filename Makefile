@@ -11,7 +11,8 @@ export UV_SYSTEM_CERTS := true
 
 .PHONY: help demo test test-all check browser format lock \
 	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
-	bench-dashboard bench-tests screenshots prove-spark proof proof-simulation clean
+	bench-dashboard bench-tests screenshots prove-spark proof proof-simulation proof-models proof-crashes proof-fuzz \
+	proof-intruders proof-soak clean
 .DEFAULT_GOAL := help
 
 help:  ## list the rules
@@ -106,12 +107,33 @@ screenshots: $(DEV) browser  ## every page of the dashboard, light and dark, int
 prove-spark: $(DEV)  ## 20 drivers and 20 executors killed at random moments, for every sink; then the audit
 	$(BIN)/python bench/crashes.py
 
-proof: proof-simulation proof-crashes proof-fuzz proof-intruders proof-soak  ## every long proof, about three hours
-
+# The long proofs. Each of them can be run alone, and shorter: make proof-simulation SCHEDULES=20000
+PROVE := PYTHONPATH=tests:tests/proof $(BIN)/python -m
 SCHEDULES ?= 1000000
-proof-simulation: $(DEV)  ## a million simulated schedules of crashes and lost messages; then every bug on purpose
-	PYTHONPATH=tests:tests/proof $(BIN)/python -m simulation --schedules $(SCHEDULES)
-	PYTHONPATH=tests:tests/proof $(BIN)/python -m simulation --mutants --schedules 2000
+CRASH_MINUTES ?= 15
+FUZZ_MINUTES ?= 10
+SOAK_MINUTES ?= 60
+
+proof: proof-models proof-simulation proof-crashes proof-fuzz proof-intruders proof-soak  ## every long proof, some four hours
+
+proof-models: $(DEV)  ## every interleaving of two workers, and of two drivers
+	$(PROVE) models
+
+proof-simulation: $(DEV)  ## a million simulated schedules of crashes and lost answers; then every bug on purpose
+	$(PROVE) simulation --schedules $(SCHEDULES)
+	$(PROVE) simulation --mutants --schedules 2000
+
+proof-crashes: $(DEV)  ## real processes killed, stopped, restarted and cut off; then drivers and executors of Spark
+	$(PROVE) process_crashes --minutes $(CRASH_MINUTES)
+
+proof-fuzz: $(DEV)  ## all that reads bytes from outside, against made-up bytes
+	$(PROVE) fuzz --minutes $(FUZZ_MINUTES)
+
+proof-intruders: $(DEV) browser  ## forged, huge, slow and curious clients
+	$(BIN)/python -m pytest tests/proof/intruders -m ''
+
+proof-soak: $(DEV)  ## broker and workers at 70 % of their peak, with faults; then three times the peak
+	$(PROVE) soak --minutes $(SOAK_MINUTES)
 
 clean:  ## remove what the rules above have made
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,6 +21,7 @@ import orjson
 import uvloop
 
 from semel.broker import protocol as wire
+from semel.broker.connections import Connections, Limits
 from semel.broker.http import Connection, Request, render
 
 HEAD = (
@@ -87,11 +88,11 @@ class OnTheEdge:
     """The same on the broker's own HTTP edge: its connections, its reading and checking of calls, its answers."""
 
     def __init__(self) -> None:
-        self.connections: set[Connection] = set()
+        self.connections = Connections(Limits())
         self.random = Random()
 
     def connect(self) -> Connection:
-        return Connection(self.accept, self.connections, 4096, raw_headers=False)
+        return Connection(self.accept, self.connections, raw_headers=False)
 
     def accept(self, request: Request) -> None:
         request_id = f"{self.random.getrandbits(128):032x}"

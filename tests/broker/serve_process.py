@@ -79,6 +79,11 @@ class Serve:
             raise AssertionError(f"it did not end within {_WAIT} seconds; it had said: {output}{errors}") from None
         return Ended(self._process.returncode, output, errors)
 
+    def next_error(self) -> str:
+        """The next line on standard error; waits for it."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline()
+
     def kill_if_running(self) -> None:
         if self._process.poll() is None:
             self._process.kill()

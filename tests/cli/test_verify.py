@@ -53,7 +53,7 @@ def test_a_history_with_a_problem_is_3_and_the_evidence_is_shown(verify: Verify)
     ran = verify("bad.jsonl", bad=[*GOOD, DOUBLED])
     assert ran.code == 3
     assert ran.out.startswith("PROBLEMS in 4 events of 1 key: 1 doubled\n")
-    assert "  order-1 has 2 effects\n" in ran.out
+    assert "  order-1 has 2 effects (queue orders)\n" in ran.out
     assert "    effect       2026-11-16 10:00:01.000  bad.jsonl:2  w1\n" in ran.out
     assert "    effect       2026-11-16 10:00:01.500  bad.jsonl:4  w2\n" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80

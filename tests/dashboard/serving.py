@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from semel.broker import EmbeddedBroker, running
+from semel.dashboard.connections import Limits
 from semel.dashboard.ports import listen
 from semel.dashboard.process import server_for
 from semel.dashboard.server import build
@@ -24,6 +25,7 @@ from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client, Queue
 
 PATIENCE = 60.0
+DEFAULT = Limits()
 
 
 def until(condition: Callable[[], Any], what: str = "it") -> Any:
@@ -101,7 +103,7 @@ class Site:
 
 
 @contextmanager
-def serving(settings: Settings, *, open_access: bool = True, **given: Any) -> Iterator[Site]:
+def serving(settings: Settings, *, open_access: bool = True, limits: Limits = DEFAULT, **given: Any) -> Iterator[Site]:
     """No token is needed unless the settings have one; without `open_access` the dashboard makes one. `given` goes to
     `build`: a client, a ledger, a clock."""
     listener = listen(settings.host, settings.port)
@@ -111,7 +113,7 @@ def serving(settings: Settings, *, open_access: bool = True, **given: Any) -> It
     except BaseException:
         listener.close()
         raise
-    server = server_for(app)
+    server = server_for(app, limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="dashboard")
     thread.start()
     try:
@@ -150,9 +152,11 @@ class Shop:
         return found
 
     @contextmanager
-    def dashboard(self, ledger: Any = None, *, open_access: bool = True, **more: Any) -> Iterator[Site]:
+    def dashboard(
+        self, ledger: Any = None, *, open_access: bool = True, limits: Limits = DEFAULT, **more: Any
+    ) -> Iterator[Site]:
         settings = self.settings(**more)
-        with serving(settings, open_access=open_access, client=self.client, ledger=ledger) as site:
+        with serving(settings, open_access=open_access, limits=limits, client=self.client, ledger=ledger) as site:
             yield site
 
 

@@ -482,9 +482,18 @@ class TestWhatCannotBe:
         assert "127.0.0.1:1/database" in str(raised.value)
         assert "secret" not in str(raised.value)
 
-    def test_an_address_that_is_none_says_so_without_the_password(self) -> None:
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "postgresql://user:secret@host/db?no_such_option=1",
+            "postgresql://user:a/secret@host/db",
+            "postgresql://user:a@secret@host/db",
+            "password=my secret",
+        ],
+    )
+    def test_an_address_that_is_none_says_so_without_the_password(self, address: str) -> None:
         with pytest.raises(LedgerError, match="no address of a PostgreSQL database") as raised:
-            PostgresLedger("postgresql://user:secret@host/db?no_such_option=1")
+            PostgresLedger(address)
         assert "secret" not in str(raised.value)
 
     def test_a_standby_is_unavailable_and_the_text_names_the_way_out(

@@ -195,9 +195,12 @@ def test_a_wrong_password_role_database_or_host_is_no_outage(server: Server, nam
     refusal(lambda: PostgresSink("postgresql://host.invalid/db", name).open(ORDERS), "host.invalid")
 
 
-def test_a_dsn_that_cannot_be_read_is_refused_without_quoting_it() -> None:
+@pytest.mark.parametrize(
+    "dsn", ["host=x password=my secret", "postgresql://u:p@secret@host/db", "postgresql://u:p/secret@host/db"]
+)
+def test_a_dsn_that_cannot_be_read_is_refused_without_quoting_it(dsn: str) -> None:
     with pytest.raises(SinkError, match="dsn cannot be read") as caught:
-        PostgresSink("host=x password=my secret", "orders").open(ORDERS)
+        PostgresSink(dsn, "orders").open(ORDERS)
     assert "secret" not in str(caught.value)
 
 

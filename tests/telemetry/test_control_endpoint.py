@@ -183,13 +183,22 @@ def test_a_failure_keeps_its_reason_to_the_log(server: HealthServer, caplog: pyt
         (b'{"action": "stop"}', {"Content_Type": "text/plain"}, 415),
         (b'{"action": "stop"}', {}, 415),
         (b" " * 20_000, {"Content_Type": "application/json"}, 413),
+        (b"{}", {"Content_Type": "application/json", "Content_Length": "9" * 5_000}, 413),
+        (b"{}", {"Content_Type": "application/json", "Content_Length": "\xb2"}, 415),
+        (b"{}", {"Content_Type": "application/json", "Content_Length": "-1"}, 415),
     ],
 )
 def test_hostile_commands_do_nothing(
-    worker: Worker, server: HealthServer, body: bytes, headers: dict[str, str], status: int
+    worker: Worker,
+    server: HealthServer,
+    caplog: pytest.LogCaptureFixture,
+    body: bytes,
+    headers: dict[str, str],
+    status: int,
 ) -> None:
     assert request(server, "POST", "/control", body, **headers)[0] == status
     assert worker.told == []
+    assert caplog.text == ""
 
 
 def test_the_rest_of_the_endpoint_is_for_everybody_as_before(worker: Worker) -> None:

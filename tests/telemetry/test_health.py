@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -13,6 +15,7 @@ import orjson
 import pytest
 
 from semel.errors import SemelError, StartError
+from semel.telemetry import health_server
 from semel.telemetry.health_server import MAX_REQUESTS, Health, HealthServer
 from semel.telemetry.worker_client import get_health
 
@@ -149,6 +152,32 @@ def test_too_many_requests_at_a_time_are_turned_away_and_later_ones_are_not() ->
             thread.join()
         assert answers == [200] * MAX_REQUESTS
         assert eventually(server) == 200
+
+
+def test_clients_that_send_no_request_make_room_for_those_that_do() -> None:
+    with serving() as server, contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((server.host, server.port))) for _ in range(MAX_REQUESTS)
+        ]
+        for client in silent:
+            client.sendall(b"GET /health HTTP/1.1\r\n")
+        for _ in range(3):
+            assert get(server, "/health")[0] == 200
+        assert silent[0].recv(1) == b""
+
+
+def test_a_byte_now_and_then_does_not_prolong_the_time_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server._Answer, "timeout", 0.3)
+    with serving() as server, socket.create_connection((server.host, server.port)) as slow:
+        slow.settimeout(0.05)
+        started = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < started + 10:
+                slow.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if not slow.recv(1):
+                        break
+        assert 0.2 < time.monotonic() - started < 5
 
 
 def eventually(server: HealthServer) -> int:

@@ -1,16 +1,29 @@
-"""A call on its way through the broker, and the batch of them that shares one transaction."""
+"""A call on its way through the broker, the batch of them that shares one transaction, and those that wait for theirs.
+
+Rule: nothing here grows without a bound. Who comes when too many wait is refused at once, which costs little, so that
+those who were accepted are served as fast as ever and soon.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 from semel.broker import protocol as wire
 from semel.broker.engine import Access, Caller, Engine, Identity, Received
 from semel.broker.http import Request
 from semel.sqs.errors import ServiceError
+
+MAX_WAITING: Final = 2_048  # calls: what the broker carries out in less than a second
+MAX_WAITING_SECONDS: Final = 1.0  # on a machine that takes longer for them
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # of their requests
+MAX_IN_TRANSACTION: Final = 128  # calls: while one is carried out, nobody is heard
+MAX_RESULT_BYTES: Final = 32 * 1024 * 1024  # that the receives of one transaction bring
+_MANY_POLLS: Final = 1_024
 
 
 class PendingCall:
@@ -29,6 +42,7 @@ class PendingCall:
     result: dict[str, Any] | Received | None = None
     error: ServiceError | None = None
     performed: int = 0  # when, by the broker's clock
+    arrived: float = 0.0  # when it began to wait for its transaction, by the machine's steady clock
     answer: bytes = b""
 
     def __init__(self, request: Request, request_id: str, protocol: wire.Protocol, engine: Engine) -> None:
@@ -61,3 +75,94 @@ class Batch:
     done: list[PendingCall] = field(default_factory=list)
     parked: list[PendingCall] = field(default_factory=list)
     unparked: list[PendingCall] = field(default_factory=list)
+    deferred: list[PendingCall] = field(default_factory=list)  # receives that are left to the next transaction
+    result_bytes: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether its answers are as large as those of one transaction may be."""
+        return self.result_bytes >= MAX_RESULT_BYTES
+
+
+class PendingCalls:
+    """Calls that wait for their transaction, in the order of their arrival. `unsynced` others have had theirs and wait
+    for the disk; `held` ones are delayed by a fault. All count."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._calls: deque[PendingCall] = deque()
+        self._bytes = 0
+        self.unsynced = self.held = 0
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def full(self) -> bool:
+        """Whether the next one is to be refused."""
+        waiting = len(self._calls)
+        if waiting + self.unsynced + self.held >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES:
+            return True
+        return waiting > MAX_IN_TRANSACTION and self._clock() - self._calls[0].arrived > MAX_WAITING_SECONDS
+
+    def add(self, call: PendingCall) -> None:
+        call.arrived = self._clock()
+        self._calls.append(call)
+        self._bytes += len(call.request.body)
+
+    def take(self) -> list[PendingCall]:
+        """Those that are next, as many as one transaction may have. If others have to wait, those whose clients have
+        gone are left out: it would be work for nobody, at the expense of those who wait."""
+        calls = self._calls
+        if len(calls) <= MAX_IN_TRANSACTION:
+            self._calls, self._bytes = deque(), 0
+            return list(calls)
+        taken: list[PendingCall] = []
+        while calls and len(taken) < MAX_IN_TRANSACTION:
+            call = calls.popleft()
+            self._bytes -= len(call.request.body)
+            if call.request.hung_up:
+                call.request.abort()
+            else:
+                taken.append(call)
+        return taken
+
+    def put_back(self, calls: Collection[PendingCall]) -> None:
+        """For the next transaction, before all others."""
+        self._calls.extendleft(reversed([*calls]))
+        self._bytes += sum(len(call.request.body) for call in calls)
+
+
+class ParkedCalls:
+    """Long polls that wait for a message, by queue. `sweep_is_due` says when to look for clients that have gone: when
+    there are many polls, and twice as many as after the last time."""
+
+    def __init__(self) -> None:
+        self.by_queue: dict[str, dict[PendingCall, None]] = {}
+        self._count, self._next_sweep = 0, _MANY_POLLS
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[PendingCall]:
+        """Of a copy: calls may be removed meanwhile."""
+        return iter([call for calls in self.by_queue.values() for call in calls])
+
+    def add(self, call: PendingCall) -> None:
+        self.by_queue.setdefault(call.queue, {})[call] = None
+        self._count += 1
+
+    def remove(self, call: PendingCall) -> None:
+        waiting = self.by_queue.get(call.queue)
+        if waiting is not None and call in waiting:
+            del waiting[call]
+            self._count -= 1
+            if not waiting:
+                del self.by_queue[call.queue]
+
+    @property
+    def sweep_is_due(self) -> bool:
+        return self._count >= self._next_sweep
+
+    def swept(self) -> None:
+        self._next_sweep = 2 * self._count + _MANY_POLLS

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import httptools
 
+from semel.broker.connections import Connections
+
 MAX_BODY: Final = 8 * 1024 * 1024  # the largest batch, every character escaped
 MAX_HEAD: Final = 64 * 1024
 MAX_PIPELINED: Final = 32
-REQUEST_SECONDS: Final = 60.0
-IDLE_SECONDS: Final = 600.0
 LINGER_SECONDS: Final = 2.0
 _BITE: Final = 4096
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -104,14 +104,11 @@ def render(status: int, content_type: bytes, body: bytes, *, keep_alive: bool = 
 
 
 class Connection(asyncio.Protocol):
-    """One client. Bounded: head and body size, requests in the pipe, and time to send a request."""
+    """One client. Bounded: head and body size, requests in the pipe, and time to send a request or take an answer."""
 
-    def __init__(
-        self, accept: Callable[[Request], None], connections: set[Connection], limit: int, *, raw_headers: bool
-    ) -> None:
+    def __init__(self, accept: Callable[[Request], None], connections: Connections, *, raw_headers: bool) -> None:
         self._accept = accept
         self._connections = connections
-        self._limit = limit
         if raw_headers:
             self.on_header = self._on_header_keeping_raw  # type: ignore[method-assign]
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -122,9 +119,13 @@ class Connection(asyncio.Protocol):
         self._busy_since: float | None = None
         self.quiet_since = monotonic()
         self._raw_bytes = 0  # received since the end of the last request
+        self._has_asked = False
         self._pipe_full = self._pipe_blocked = False  # two reasons not to read
+        self._blocked_since, self._unread_before = 0.0, 0  # since when the client has taken nothing of an answer
+        self._unread_reported = 0
         self._unread = bytearray()
         self._closing = False
+        self._body_bytes = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -132,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._raw_headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
+        self._connections.arriving_bytes -= self._body_bytes
         self._body_bytes = self._raw_bytes = 0
 
     # asyncio's side.
@@ -141,15 +143,14 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]).partition("%")[0] if isinstance(name, tuple) else ""
-        if len(self._connections) >= self._limit:
-            self._refuse(503, f"more than {self._limit} connections")
-            return
-        self._connections.add(self)
+        if not self._connections.admit(self):
+            self._refuse(503, f"more than {self._connections.limits.connections} connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closing = True
         self._transport = None
-        self._connections.discard(self)
+        self._connections.remove(self)
+        self._reset()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -164,7 +165,7 @@ class Connection(asyncio.Protocol):
         self._parse(data)
 
     def _go_on_reading(self) -> None:
-        while self._unread and not self._pipe_full and not self._closing:
+        while self._unread and not self._pipe_full and not self._pipe_blocked and not self._closing:
             bite = bytes(self._unread[:_BITE])
             del self._unread[:_BITE]
             self._parse(bite)
@@ -198,10 +199,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._pipe_blocked = True
+        self._blocked_since, self._unread_before = monotonic(), self._unread_bytes()
         self._read_or_not()
 
     def resume_writing(self) -> None:
         self._pipe_blocked = False
+        self._report_unread()
+        self._go_on_reading()
         self._read_or_not()
 
     def _read_or_not(self) -> None:
@@ -218,11 +222,14 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name == b"host" and name in self._headers:
+            self._refuse(400, "more than one Host header")  # who decides which one counts? (RFC 9112, 3.2)
+        self._headers[name] = value
 
     def _on_header_keeping_raw(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
-        self._raw_headers.append((name, value))
+        self._raw_headers.append((name, value))  # the check of the signature refuses a second Host
 
     def on_headers_complete(self) -> None:
         if int(self._headers.get(b"content-length", 0)) > MAX_BODY:
@@ -233,8 +240,11 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._body_bytes += len(body)
+        self._connections.arriving_bytes += len(body)
         if self._body_bytes > MAX_BODY:
             self._refuse(413, f"a body of more than {MAX_BODY} bytes")
+        elif self._connections.arriving_bytes > self._connections.limits.arriving_bytes:
+            self._refuse(503, "too many bytes arrive at once; try again in a moment")
 
     def on_message_complete(self) -> None:
         if self._closing:
@@ -251,6 +261,7 @@ class Connection(asyncio.Protocol):
         )
         self._reset()
         self._busy_since = None
+        self._has_asked = True
         self._requests.append(request)
         if len(self._requests) == MAX_PIPELINED:
             self._pipe_full = True
@@ -276,7 +287,19 @@ class Connection(asyncio.Protocol):
                     self._pipe_full = False
                     self._go_on_reading()
                     self._read_or_not()
+        self._report_unread()
         self.quiet_since = monotonic()
+
+    def _report_unread(self) -> None:
+        unread = self._unread_bytes() if self._requests or self._pipe_blocked else 0
+        if unread != self._unread_reported:
+            self._unread_reported = unread
+            self._connections.set_unread(self, unread)
+
+    def _unread_bytes(self) -> int:
+        """Answers that the client has not taken yet, or that wait for an earlier one."""
+        written = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return written + sum(len(request.answer) for request in self._requests if request.answer is not None)
 
     def hung_up(self) -> bool:
         """Whether the client has gone, also if the event loop has not heard of it yet."""
@@ -302,10 +325,34 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def overdue(self, now: float) -> bool:
-        """Whether the client takes too long to send its request, or has been silent for too long."""
+        """Whether the client takes too long to send its request or to read an answer, or has been silent for too
+        long."""
+        limits = self._connections.limits
+        if self._pipe_blocked:
+            unread = self._unread_bytes()
+            if unread < self._unread_before:
+                self._blocked_since = now
+            self._unread_before = unread
+            return now - self._blocked_since > limits.request_seconds
         if self._busy_since is not None:
-            return now - self._busy_since > REQUEST_SECONDS
-        return not self._requests and now - self.quiet_since > IDLE_SECONDS
+            return now - self._busy_since > limits.request_seconds
+        return not self._requests and now - self.quiet_since > limits.idle_seconds
+
+    def expendable(self) -> tuple[bool, float] | None:
+        """Its rank among those that are let go to make room: the lowest goes first. None: it waits for an answer."""
+        if self._requests and not self._pipe_blocked:
+            return None
+        quiet_since = self._blocked_since if self._pipe_blocked else self._busy_since or self.quiet_since
+        return self._has_asked, quiet_since
+
+    def let_go(self) -> None:
+        """Closes a connection that waits for no answer."""
+        if self._pipe_blocked:
+            self.abort()
+        else:
+            self._closing = True
+            if self._transport is not None:
+                self._transport.close()
 
     def _refuse(self, status: int, why: str) -> None:
         """The last answer of this connection, after those that are still owed."""
@@ -319,8 +366,17 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """Ends our side and lets the client finish its own: what it is still sending would otherwise make its system
         throw our last answer away unread."""
-        transport = self._transport
+        transport, connections = self._transport, self._connections
         if transport is None or transport.is_closing():
             return
+        if connections.lingering >= connections.limits.lingering:
+            transport.close()
+            return
+
+        def end() -> None:
+            connections.lingering -= 1
+            transport.abort()
+
+        connections.lingering += 1
         transport.write_eof()
-        asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, end)

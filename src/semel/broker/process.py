@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from semel.broker.embedded import event_loop
-from semel.broker.startup import Options, start
+from semel.broker.startup import Options, raise_file_limit, start
 from semel.errors import StartError
 from semel.signals import STOP_SIGNALS, received
 
@@ -27,6 +27,7 @@ def serve(options: Options, beside: Beside | None = None, ready_file: Path | Non
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     # The thread that waits for the disk must get the interpreter back soon after the disk is done.
     sys.setswitchinterval(0.0005)
+    raise_file_limit(options.limits)
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_main(options, beside, ready_file))
     return 0

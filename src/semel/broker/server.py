@@ -21,8 +21,9 @@ from semel.broker import protocol as wire
 from semel.broker.admin import Admin
 from semel.broker.auth import HttpRequest, Verifier
 from semel.broker.callers import Callers
-from semel.broker.calls import Batch, PendingCall
+from semel.broker.calls import Batch, ParkedCalls, PendingCall, PendingCalls
 from semel.broker.clock import Clock
+from semel.broker.connections import Connections, Limits
 from semel.broker.engine import NEVER, Access, Engine, Identity, Received
 from semel.broker.faults import Fault, Faults
 from semel.broker.history import History
@@ -40,10 +41,11 @@ from semel.sqs.errors import (
 log = logging.getLogger("semel.broker")
 
 _JSON: Final = wire.Protocol.JSON  # Python 3.11 searches for a member each time it is named
-_TICK_SECONDS: Final = 10.0
 _SECOND_TRY_SECONDS: Final = 0.2
 _DISK_SECONDS: Final = 0.02
 _RESERVE: Final = 32 * 1024 * 1024  # more than twice the log at its longest
+_TOO_MANY: Final = "Too many calls are waiting to be carried out. Try again in a moment."
+_REFUSAL_SECONDS: Final = 0.5
 _LONGEST_AGENT: Final = 1_024
 _GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
@@ -62,13 +64,12 @@ class Broker:
         verifier: Verifier | None = None,
         allowed_hosts: Collection[str] = (),
         rng: Random | None = None,
-        max_connections: int = 4096,
+        limits: Limits = Limits(),  # noqa: B008  it is frozen
         free_space: Callable[[], int] | None = None,
     ) -> None:
         self._free_space, self._disk_is_low, self._disk_seen = free_space, False, 0.0
         self.engine, self.clock, self.faults = engine, clock, faults
-        self.connections: set[Connection] = set()
-        self._max_connections = max_connections
+        self.connections = Connections(limits)
         self._verifier = verifier
         self._callers = Callers(engine.store.region, engine.store.account)
         self._history = History(engine)
@@ -78,9 +79,9 @@ class Broker:
         self._rng = rng or Random()
         self._id_pool, self._ids_used = "", 0
         self._loop = asyncio.get_running_loop()
-        self._pending: list[PendingCall] = []
+        self._pending = PendingCalls()
         self._held: dict[PendingCall, asyncio.TimerHandle] = {}  # by the latency fault
-        self._parked: dict[str, dict[PendingCall, None]] = {}
+        self._parked = ParkedCalls()
         # Received by clients that hung up before they got the answer: queue, receipt handles, time.
         self._undelivered: list[tuple[str, list[str], int]] = []
         self._unsynced: list[Batch] = []  # committed; the next sync makes them durable
@@ -92,11 +93,16 @@ class Broker:
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._syncer = Syncer(log, self._loop) if log is not None else None
-        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._tick_timer = self._loop.call_later(self.connections.limits.tick_seconds, self._tick)
         self._schedule()
 
     def connect(self) -> Connection:
-        return Connection(self.accept, self.connections, self._max_connections, raw_headers=self._verifier is not None)
+        return Connection(self.accept, self.connections, raw_headers=self._verifier is not None)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether a client that comes now would be refused, or its call."""
+        return self._pending.full or len(self.connections) >= self.connections.limits.connections
 
     # In: from a request to a call.
 
@@ -110,6 +116,9 @@ class Broker:
                     self._authenticate_operator(call)
                 call.work = self._admin.work(request, call.caller)
             else:
+                if self._pending.full:
+                    self._refuse(call)
+                    return
                 self._authenticate(call)
                 if refusal := self._origins.refusal_of_call(request):
                     raise ServiceError(ACCESS_DENIED, refusal)
@@ -120,6 +129,7 @@ class Broker:
                 delay = self._disturb(call.queue) if self.faults.active else 0.0
                 if delay:
                     self._held[call] = self._loop.call_later(delay, self._release, call)
+                    self._pending.held += 1
                     return
         except ServiceError as error:
             call.error = error
@@ -132,6 +142,12 @@ class Broker:
             return
         self._submit(call)
 
+    def _refuse(self, call: PendingCall) -> None:
+        """Too many wait: nothing is done for this one, and it is told so a moment later. A refusal costs less than a
+        call, but not nothing, and a client that asks again at once would keep the broker busy with refusals only."""
+        call.error = ServiceError(REQUEST_THROTTLED, _TOO_MANY)
+        self._loop.call_later(_REFUSAL_SECONDS, call.request.reply, self._render(call))
+
     def _new_id(self) -> str:
         """32 hexadecimal digits for a request; their randomness is drawn for many of them at a time."""
         at = self._ids_used
@@ -142,10 +158,11 @@ class Broker:
 
     def _release(self, call: PendingCall) -> None:
         self._held.pop(call).cancel()
+        self._pending.held -= 1
         self._submit(call)
 
     def _submit(self, call: PendingCall) -> None:
-        self._pending.append(call)
+        self._pending.add(call)
         self._schedule()
 
     def _authenticate(self, call: PendingCall) -> None:
@@ -188,13 +205,12 @@ class Broker:
             self._loop.call_soon(self._loop.call_soon, self._run)
 
     def _run(self) -> None:
-        """Carries out everything that is waiting, in one transaction."""
+        """Carries out what is waiting, as much as one transaction may have."""
         self._scheduled = False
         if self._checkpointing or self._closed:
             return
         self._look_at_disk()
-        batch = Batch(self._pending)
-        self._pending = []
+        batch = Batch(self._pending.take())
         try:
             self.engine.begin()
             self._carry_out(batch)
@@ -203,6 +219,7 @@ class Broker:
         except Exception as error:  # noqa: BLE001 - whatever it is, each call must get its own answer
             self._salvage(batch, error)
             return
+        self._pending.put_back(batch.deferred)
         self._committed(batch)
 
     def _carry_out(self, batch: Batch) -> None:
@@ -217,10 +234,14 @@ class Broker:
         now = self.clock.now()  # one of the calls may have moved a manual clock
         self._chores(now)
         self._serve_parked(batch, now)
-        for call in receives:
+        for place, call in enumerate(receives):
+            if batch.full:
+                batch.deferred = receives[place:]
+                break
             self._perform(call, batch, now)
         woken = self.engine.woken()  # by receives: messages that stay visible
-        self._look_again = any(call.queue in woken for call in batch.parked) or not woken.isdisjoint(self._parked)
+        waited_for = not woken.isdisjoint(self._parked.by_queue)
+        self._look_again = batch.full or waited_for or any(call.queue in woken for call in batch.parked)
 
     def _committed(self, batch: Batch) -> None:
         """It has happened: polls wait or do not wait any more. Answers leave when it is durable."""
@@ -231,9 +252,7 @@ class Broker:
         for call in batch.parked:
             self._park(call)
         if self._syncer is not None and (self.engine.must_sync or self._syncing):
-            self._unsynced.append(batch)
-            if not self._syncing:
-                self._sync()
+            self._await_sync(batch)
         else:
             self._render_all(batch)
             self._answer(batch)
@@ -242,6 +261,12 @@ class Broker:
             self._syncer.run(self.engine.checkpoint, self._checkpointed)
         else:
             self._plan()
+
+    def _await_sync(self, batch: Batch) -> None:
+        self._unsynced.append(batch)
+        self._pending.unsynced += len(batch.done)
+        if not self._syncing:
+            self._sync()
 
     def _sync(self) -> None:
         assert self._syncer is not None
@@ -265,6 +290,7 @@ class Broker:
             self._give_up(error, durable)
             return
         for batch in durable:
+            self._pending.unsynced -= len(batch.done)
             self._render_all(batch)
             self._answer(batch)
         if self._unsynced:
@@ -277,6 +303,7 @@ class Broker:
         log.critical("%s", self._disk_failure)
         unsynced, self._unsynced = self._unsynced, []
         for batch in (*batches, *unsynced):
+            self._pending.unsynced -= len(batch.done)
             for call in batch.done:
                 call.error, call.result = ServiceError(SERVICE_UNAVAILABLE, self._disk_failure), None
                 if call.work is None:
@@ -316,6 +343,8 @@ class Broker:
                 self._check_disk(operation.name)
             call.result = self.engine.call(operation.name, params, caller)
             call.performed = now
+            if isinstance(call.result, Received):
+                batch.result_bytes += len(call.result.json)
             if not call.result and call.is_receive and not self._stopping and not call.deadline:
                 wait = self.engine.wait_seconds(params, caller)
                 if wait:
@@ -349,9 +378,12 @@ class Broker:
     def _serve_parked(self, batch: Batch, now: int) -> None:
         """Gives what has become visible to the polls that wait for it, first come, first served."""
         woken, everywhere = self.engine.woken(), self._look_again
-        names = [name for name in self._parked if name in woken or everywhere or self.engine.next_look(name) <= now]
+        parked = self._parked.by_queue
+        names = [name for name in parked if name in woken or everywhere or self.engine.next_look(name) <= now]
         for name in names:
-            for call in self._parked[name]:
+            for call in parked[name]:
+                if batch.full:
+                    return
                 if call.request.hung_up:
                     call.request.abort()
                     batch.unparked.append(call)
@@ -393,9 +425,7 @@ class Broker:
             self._park(call)
         self._render_all(alone)
         if self._syncer is not None and must_sync:
-            self._unsynced.append(alone)
-            if not self._syncing:
-                self._sync()
+            self._await_sync(alone)
         else:
             self._answer(alone)
         # What the broker does by itself was undone as well; the disk gets a moment before it is tried again.
@@ -464,7 +494,7 @@ class Broker:
             return
         if self._sweep_due:
             self._loop.call_later(0.005, self._schedule)
-        due = min((self.engine.next_look(name) for name in self._parked), default=NEVER)
+        due = min((self.engine.next_look(name) for name in self._parked.by_queue), default=NEVER)
         if self._moves_due is not None:
             due = min(due, self._moves_due)
         if self._look_timer is not None:
@@ -482,18 +512,24 @@ class Broker:
             return
         seconds = max(0.0, (call.deadline - self.clock.now()) / 1000)
         call.timer = self._loop.call_later(seconds, self._end_poll, call)
-        self._parked.setdefault(call.queue, {})[call] = None
+        if self._parked.sweep_is_due:
+            self._drop_polls_of_the_gone()
+        self._parked.add(call)
         # Something may have become visible between its look and now.
         self._look_again = self._look_again or self.engine.next_look(call.queue) <= self.clock.now()
 
     def _unpark(self, call: PendingCall) -> None:
         if call.timer is not None:
             call.timer.cancel()
-        waiting = self._parked.get(call.queue)
-        if waiting is not None:
-            waiting.pop(call, None)
-            if not waiting:
-                del self._parked[call.queue]
+        self._parked.remove(call)
+
+    def _drop_polls_of_the_gone(self) -> None:
+        """Who hangs up and asks again leaves a poll behind each time; nobody else would look at it before its end."""
+        for call in self._parked:
+            if call.request.hung_up:
+                self._unpark(call)
+                call.request.abort()
+        self._parked.swept()
 
     def _end_poll(self, call: PendingCall) -> None:
         if self._checkpointing:
@@ -511,16 +547,14 @@ class Broker:
         """The manual clock was moved: ends the polls whose wait is over and does all that has fallen due."""
         now = self.clock.now()
         self._look_again = self._sweep_due = True
-        for call in [call for calls in self._parked.values() for call in calls if call.deadline <= now]:
+        for call in [call for call in self._parked if call.deadline <= now]:
             if call.timer is not None:
                 call.timer.cancel()
             call.timer = self._loop.call_later(0.001, self._end_poll, call)
 
     def _tick(self) -> None:
-        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
-        now = monotonic()
-        for connection in [connection for connection in self.connections if connection.overdue(now)]:
-            connection.abort()
+        self._tick_timer = self._loop.call_later(self.connections.limits.tick_seconds, self._tick)
+        self.connections.let_overdue_go(monotonic())
         self._sweep_due = True
         self._schedule()
 
@@ -535,7 +569,7 @@ class Broker:
             if not self._syncing:
                 self._schedule()
             await self._idle.wait()
-        for call in [call for calls in self._parked.values() for call in calls]:
+        for call in self._parked:
             self._end_poll(call)
         for connection in list(self.connections):
             connection.finish()

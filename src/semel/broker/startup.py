@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import re
+import resource
 import socket
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,6 +21,7 @@ from typing import Final
 
 from semel.broker.auth import Credentials, Verifier
 from semel.broker.clock import ManualClock, SystemClock
+from semel.broker.connections import Limits
 from semel.broker.engine import Engine
 from semel.broker.engine.addresses import ACCOUNT, REGION
 from semel.broker.engine.schema import DATABASE_NAME, open_database
@@ -27,8 +31,15 @@ from semel.broker.server import Broker
 from semel.errors import StartError
 from semel.sqs.hosts import is_loopback
 
+log = logging.getLogger("semel.broker")
+
 DEFAULT_PORT: Final = 9324
 DEFAULT_DATA: Final = Path("semel-data")
+_ACCEPTED_AT_ONCE: Final = 64
+_NO_ROOM_SECONDS: Final = 1.0
+_BACKLOG: Final = 4096  # connections that wait to be accepted; who finds no room asks again after a second
+_OWN_FILES: Final = 128  # that are no connections: the database, the log, those of the process around the broker
+_FEWEST: Final = 16  # connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class Options:
     credentials: Path | None = None
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    max_connections: int = 4096
+    limits: Limits = field(default_factory=Limits)
 
     def check(self) -> None:
         """Raises StartError with the way out."""
@@ -67,16 +78,64 @@ class Options:
             )
 
 
+class Acceptor:
+    """Takes in clients, several in each turn of the event loop. uvloop's own server takes one a turn: while calls are
+    carried out, a turn lasts milliseconds, and clients that come together would wait for seconds. It is one a turn
+    while the broker is overloaded: to take a client in only to refuse it costs more than to let it wait outside."""
+
+    def __init__(self, listener: socket.socket, broker: Broker) -> None:
+        self._listener, self._broker = listener, broker
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listener, self._accept)
+
+    async def close(self) -> None:
+        """Returns when those that were being taken in are the broker's to end."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        await asyncio.gather(*self._tasks)
+
+    def _accept(self) -> None:
+        for _ in range(1 if self._broker.overloaded else _ACCEPTED_AT_ONCE):
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file or no memory is left for it
+                log.error("no connection can be accepted for %g s: %s", _NO_ROOM_SECONDS, error.strerror)
+                self._loop.remove_reader(self._listener)
+                self._pause = self._loop.call_later(_NO_ROOM_SECONDS, self._resume)
+                return
+            task = self._loop.create_task(self._take_in(client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    async def _take_in(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._broker.connect, client)
+        except OSError:  # it has gone
+            client.close()
+
+
 class Running:
     """A broker that listens. Belongs to the event loop that started it."""
 
-    def __init__(self, broker: Broker, server: asyncio.Server, url: str) -> None:
+    def __init__(self, broker: Broker, acceptor: Acceptor, url: str) -> None:
         self.broker, self.url = broker, url
-        self._server = server
+        self._acceptor = acceptor
 
     async def stop(self) -> None:
         """Takes no new connection, finishes what is under way, and returns when all of it is on disk."""
-        self._server.close()
+        await self._acceptor.close()
         await self.broker.stop()
         # Closed connections still send what they have; give them a moment to.
         for _ in range(100):
@@ -91,23 +150,18 @@ async def start(options: Options) -> Running:
     credentials = Credentials.load(options.credentials) if options.credentials else None
     listener = _listen(options.host, options.port)
     try:
-        engine, broker = _open(options, credentials)
+        broker = _open(options, credentials)
     except BaseException:
         listener.close()
         raise
-    loop = asyncio.get_running_loop()
-    try:
-        server = await loop.create_server(broker.connect, sock=listener, backlog=1024)
-    except BaseException:
-        engine.close()
-        raise
+    acceptor = Acceptor(listener, broker)
     if not is_warm():
         Thread(target=warm_up, name="semel-broker-warm-up", daemon=True).start()
     host, port = listener.getsockname()[:2]
-    return Running(broker, server, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    return Running(broker, acceptor, f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Broker]:
+def _open(options: Options, credentials: Credentials | None) -> Broker:
     faults = Faults(options.fault_seed)
     for kind, setting in options.faults.items():
         chosen = setting if isinstance(setting, Setting) else Setting(setting)
@@ -128,17 +182,35 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
         raise StartError(f"data folder {options.data}: {error}; move it away, or choose another with --data") from None
     verifier = Verifier(credentials, **home) if credentials is not None else None
     clock = ManualClock() if options.manual_clock else SystemClock()
-    broker = Broker(
+    return Broker(
         engine,
         clock,
         faults,
         log=None if options.data is None else options.data / f"{DATABASE_NAME}-wal",
         verifier=verifier,
         allowed_hosts=options.allowed_hosts,
-        max_connections=options.max_connections,
+        limits=_that_fit(options.limits),
         free_space=None if options.data is None else partial(_free_space, options.data),
     )
-    return engine, broker
+
+
+def raise_file_limit(limits: Limits) -> None:
+    """Every connection is an open file, and many systems allow 1,024 of them unless a process asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections + limits.lingering + _OWN_FILES
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _that_fit(limits: Limits) -> Limits:
+    """No more connections than this process may have open files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY or files >= limits.connections + limits.lingering + _OWN_FILES:
+        return limits
+    room = max(_FEWEST, files - _OWN_FILES)
+    return replace(limits, connections=room - room // 8, lingering=room // 8)
 
 
 def _free_space(folder: Path) -> int:
@@ -154,7 +226,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             # Two that start at once can both bind; only one can listen.
-            listener.listen(1024)
+            listener.listen(_BACKLOG)
             listener.setblocking(False)
         except OSError:
             listener.close()
@@ -165,4 +237,6 @@ def _listen(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is taken; stop what uses it, or choose another with --port (0 picks a free one)"
             ) from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+    except UnicodeError:
+        raise StartError(f"cannot listen on {host} port {port}: this is no host name") from None
     return listener

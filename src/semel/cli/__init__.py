@@ -12,6 +12,7 @@ from typing import Final
 from semel import signals
 from semel.cli.command import ExitCode, RootParser
 from semel.errors import InvalidRequest, SemelError
+from semel.text import printable
 from semel.version import __version__
 
 # Modules with commands. They are imported by `build_parser`: not before `main` can handle a Ctrl-C.
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(options.run(options))
         sys.stdout.flush()
     except SemelError as error:
-        print(f"semel: {error}", file=sys.stderr)
+        print(f"semel: {printable(str(error))}", file=sys.stderr)  # it may quote a server
         return ExitCode.USAGE if isinstance(error, InvalidRequest) else ExitCode.FAILED
     except BrokenPipeError:
         # The reader of a pipe has closed it. Nothing may be written at exit, either.

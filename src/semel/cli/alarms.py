@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import options
+from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, option
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def run(given: argparse.Namespace) -> int:
     print(alarm_formats.render(tuple(found.values()), given.target, sns=given.sns), end="")
     for case, _ in cases:
         if case.state is not None and case.state.dead_letters is None and not case.state.sources:
-            print(f"semel: {case.queue} has no dead-letter queue, so there is no alarm for one", file=sys.stderr)
+            name = output.one_line(case.queue)
+            print(f"semel: {name} has no dead-letter queue, so there is no alarm for one", file=sys.stderr)
     return ExitCode.OK
 
 
@@ -92,5 +93,5 @@ def _live(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
     if len(states) < len(set(given.queues)):
         raise DoctorError(f"{'; '.join(notes)} (--offline does not call SQS)")
     for note in notes:
-        print(f"semel: {note}", file=sys.stderr)
+        print(f"semel: {output.one_line(note)}", file=sys.stderr)
     return [(Case(queue=state.queue, state=state), given.region) for state in states]

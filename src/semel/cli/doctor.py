@@ -96,7 +96,7 @@ def run(given: argparse.Namespace) -> int:
     except UsageError:
         raise
     except SemelError as error:
-        print(f"semel doctor: {error}", file=sys.stderr)
+        print(f"semel doctor: {output.printable(str(error))}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - in one line, as any other error
         _report_bug(error, verbose=given.verbose)
     return ExitCode.FAILED
@@ -107,7 +107,8 @@ def _report_bug(error: Exception, *, verbose: bool) -> None:
         traceback.print_exc()
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason is given")
     more = "" if verbose else " --verbose shows where."
-    print(f"semel doctor: unexpected {type(error).__name__}: {reason[:300]}. This is a bug.{more}", file=sys.stderr)
+    shown = output.one_line(reason[:300])
+    print(f"semel doctor: unexpected {type(error).__name__}: {shown}. This is a bug.{more}", file=sys.stderr)
 
 
 def _work(given: argparse.Namespace) -> int:

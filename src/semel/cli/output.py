@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from semel import durations
-from semel.text import indented_json, is_json, printable
+from semel.text import indented_json, is_json
 from semel.text import moment as moment
 from semel.text import one_line as one_line
+from semel.text import printable as printable
 
 _UNLIMITED: Final = 1_000_000  # columns: a pipe gets whole lines
 _LEAST: Final = 24  # columns that the last cell of a line keeps; before that, optional columns are left out

@@ -117,7 +117,7 @@ def run(given: argparse.Namespace) -> int:
 
         output.print_json(json_values(report.snapshot), given.output)
     if report.error is not None:
-        print(f"semel: {report.error}", file=sys.stderr)
+        print(f"semel: {output.printable(str(report.error))}", file=sys.stderr)
         return ExitCode.FAILED
     if report.unfinished:
         return ExitCode.STOPPED

@@ -149,7 +149,8 @@ def check_health(given: argparse.Namespace) -> int:
     answers = _ask_all(chosen, get_health)
     if given.output == "table":
         for answer in answers:
-            print(answer.error or _health(answer), file=sys.stderr if answer.error else sys.stdout)
+            text = output.printable(answer.error or _health(answer))
+            print(text, file=sys.stderr if answer.error else sys.stdout)
     else:
         shown = [
             {"id": one.worker, "url": one.url, "live": one.answer.live, "ready": one.answer.ready, **one.answer.details}
@@ -199,7 +200,7 @@ def _code(answers: Sequence[_Answer]) -> int:
 def _show(answers: Sequence[_Answer], format: str, text: Callable[[_Answer], str]) -> None:
     if format == "table":
         for one in answers:
-            print(text(one))
+            print(output.printable(text(one)))  # what a worker says of itself
     else:
         shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
         output.print_json(shown, format)
@@ -270,7 +271,7 @@ class _Log:
         for one in answers:
             outcome = f"failed: {one.error}" if one.error else f"done: {_outcome(one)}"
             if problem := self._log.add(self._who, outcome=outcome, **self._of(one.worker)):
-                print(f"semel workers: {problem}", file=sys.stderr)
+                print(f"semel workers: {output.one_line(problem)}", file=sys.stderr)
 
     def _of(self, worker: str) -> dict[str, Any]:
         given = self._given

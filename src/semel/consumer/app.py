@@ -25,6 +25,7 @@ from semel.consumer.report import Report
 from semel.consumer.runtime import Runtime
 from semel.durations import Duration, seconds
 from semel.errors import SemelError
+from semel.ledger.connect import without_password
 from semel.ledger.contract import Ledger, LedgerError
 from semel.messages.dead_letter_queue import create_dead_letter_queue
 from semel.messages.keys import KeySpec, PayloadSpec
@@ -270,7 +271,9 @@ class App:
     def ledger_name(self) -> str:
         """The ledger's address, its password hidden; the name of its class if there is no address."""
         configured = self.configured_ledger
-        return type(configured).__name__ if isinstance(configured, Ledger) else logs.safe_text(configured, 1_000)
+        if isinstance(configured, Ledger):
+            return type(configured).__name__
+        return logs.safe_text(without_password(configured), 1_000)
 
     def _queue_setup(
         self,

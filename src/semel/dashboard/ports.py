@@ -15,7 +15,7 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(256)
+            listener.listen(2048)
         except OSError:
             listener.close()
             raise
@@ -25,6 +25,8 @@ def listen(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is in use; stop what uses it, or choose another: --port 0 picks a free one"
             ) from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+    except UnicodeError:
+        raise StartError(f"cannot listen on {host} port {port}: this is no host name") from None
     return listener
 
 

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from semel import dashboard_token
+from semel.dashboard.connections import Limits, connection_class
 from semel.dashboard.ports import address_of, listen
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
@@ -97,19 +98,20 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def server_for(app: FastAPI) -> Server:
+def server_for(app: FastAPI, limits: Limits = Limits()) -> Server:  # noqa: B008  it is frozen
     config = uvicorn.Config(
         app,
+        http=connection_class(limits),
         log_config=None,  # uvicorn's own would close the handlers of this process
-        log_level="warning",
+        log_level="error",  # what clients send that is no request is no news, and could fill a disk
         access_log=False,
         server_header=False,
         proxy_headers=False,  # the access policy reads them
         ws="none",
-        timeout_keep_alive=30,
+        timeout_keep_alive=int(limits.idle_seconds),
         timeout_graceful_shutdown=5,
-        limit_concurrency=500,
-        backlog=256,
+        limit_concurrency=limits.active,
+        backlog=2048,
     )
     return Server(config)
 

@@ -418,7 +418,7 @@ class RemoteDeadLetterService:
             if error.code == 409 and content.get("what_to_do") == RECEIVE_TOO:
                 return PeekRisk(content["error"])
             text = ": ".join(part for part in (content["error"], content.get("what_to_do")) if part)
-        except (ValueError, KeyError, TypeError, OSError):
+        except (ValueError, KeyError, TypeError, OSError, RecursionError):
             text = f"the dashboard at {self.url} answered with HTTP {error.code}"
         if error.code == 401:
             text = f"{text}; pass its token with --token or SEMEL_TOKEN"

@@ -26,6 +26,7 @@ from semel.sqs.client.messages import Attribute
 FORMAT: Final = 1
 _KEPT_FOR: Final = 90 * 86_400.0  # seconds
 _KEPT_FILES: Final = 1_000
+_LONGEST_NAME: Final = 200  # characters; a file system takes 255 bytes
 _FIELDS: Final = (
     *("id", "queue", "body", "sent", "receives", "first_received", "source", "key", "reason", "error", "attempts"),
     *("original_id", "group", "dedup", "sequence", "trace", "redrives", "by_semel", "fingerprint", "attributes"),
@@ -97,7 +98,7 @@ def new_path(state: Path, queue: str, at: float) -> Path:
     by then SQS itself would have kept no message."""
     prune(state / "snapshots", at)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
-    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", queue.rpartition("/")[2])
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", queue.rpartition("/")[2])[:_LONGEST_NAME]
     folder = state / "snapshots"
     path = folder / f"{safe}-{stamp}.jsonl"
     number = 2

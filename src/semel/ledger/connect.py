@@ -21,6 +21,7 @@ _STORES: Final = {
     "valkey": ("semel.ledger.redis.ledger", "RedisLedger", "redis"),
     "dynamodb": ("semel.ledger.dynamodb.ledger", "DynamoLedger", "dynamodb"),
 }
+PERCENT: Final = "in a password, write / @ : ? and # as %2F %40 %3A %3F and %23"
 _EXAMPLES: Final = (
     "sqlite:///ledger.db, postgresql://user@host/database, redis://host:6379/0, dynamodb://table?region=eu-west-1"
 )
@@ -30,7 +31,7 @@ def check(url: str) -> str:
     """The scheme of a ledger's address. Raises LedgerError if there is no such store."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _STORES:
-        raise LedgerError(f"{_without_password(url)!r} is no address of a ledger; examples: {_EXAMPLES}")
+        raise LedgerError(f"{without_password(url)!r} is no address of a ledger; examples: {_EXAMPLES}")
     return scheme
 
 
@@ -45,7 +46,10 @@ def connect(url: str, **options: Any) -> Ledger:
 
 def options_from_url(url: str, readers: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
     """The address without the options that are ours, and their values. What it has besides is the driver's."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a lone bracket; its text may quote the password
+        raise LedgerError(f"the ledger's address cannot be read; {PERCENT}, and [ and ] as %5B and %5D") from None
     options: dict[str, Any] = {}
     rest: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -68,5 +72,12 @@ def yes_or_no(value: str) -> bool:
     raise ValueError("write 1 or 0")
 
 
-def _without_password(url: str) -> str:
+def is_ambiguous(url: str) -> bool:
+    """Whether a character of the password ends it too early: what is behind it would be taken for a host or a
+    database, and shown as such."""
+    authority = re.split(r"[/?]", rest := url.partition("://")[2], maxsplit=1)[0]
+    return authority.count("@") > 1 or "@" in rest[len(authority) :].partition("?")[0]
+
+
+def without_password(url: str) -> str:
     return re.sub(r":(?!//).*@", ":***@", url)

@@ -6,6 +6,8 @@ changes anything; it, and /workers, which shows keys, answer only those whom `ac
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import os
@@ -27,10 +29,12 @@ from semel.telemetry.control import Command, Controlled, Refused
 
 log = logging.getLogger("semel.telemetry")
 
-MAX_REQUESTS: Final = 32  # at a time; more are turned away
-REQUEST_SECONDS: Final = 10.0  # for a client to send its request, and to read the answer
+MAX_REQUESTS: Final = 32  # at a time; more are turned away, unless one of them has not arrived yet and makes room
+REQUEST_SECONDS: Final = 10.0  # for a client to send its whole request, and as long to read the whole answer
+ROOM_SECONDS: Final = 1.0  # for a client that was cut off to be gone
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_COMMAND: Final = 16 * 1024  # bytes
+MAX_DIGITS: Final = 20  # of a length
 PATHS: Final = "/health, /health/live, /health/ready, /metrics"
 CONTROL_PATHS: Final = ", /workers, /control"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -126,6 +130,8 @@ class _Server(ThreadingHTTPServer):
         self.address_family = family
         self.sources = sources
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._arriving: dict[socket.socket, None] = {}  # those whose request is not whole, the oldest first
+        self._lock = threading.Lock()
         super().__init__(address, _Answer)
 
     def server_bind(self) -> None:
@@ -139,10 +145,27 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._free.acquire(blocking=False) or self._make_room():
+            with self._lock:
+                self._arriving[request] = None
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _make_room(self) -> bool:
+        """Cuts off the client that has been sending its request for the longest time."""
+        with self._lock:
+            oldest = next(iter(self._arriving), None)
+            if oldest is None:
+                return False
+            del self._arriving[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=ROOM_SECONDS)
+
+    def arrived(self, request: socket.socket) -> None:
+        with self._lock:
+            self._arriving.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -150,8 +173,26 @@ class _Server(ThreadingHTTPServer):
         finally:
             self._free.release()
 
+    def shutdown_request(self, request: Any) -> None:
+        self.arrived(request)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("a client of the health endpoint went away", exc_info=True)
+
+
+class _Arriving(io.RawIOBase):
+    """What a client sends, until its time is over: a byte now and then does not prolong it."""
+
+    def __init__(self, connection: socket.socket, ends: float) -> None:
+        self._connection, self._ends = connection, ends
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(max(0.001, self._ends - time.monotonic()))
+        return self._connection.recv_into(buffer)
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -160,7 +201,13 @@ class _Answer(BaseHTTPRequestHandler):
     server_version = "semel"
     sys_version = ""
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Arriving(self.connection, time.monotonic() + self.timeout))
+
     def do_GET(self) -> None:
+        self.server.arrived(self.connection)
         path = urlsplit(self.path).path.rstrip("/")
         if path == "/metrics":
             self._metrics()
@@ -183,6 +230,9 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _controlled(self, answer: Callable[[], dict[str, Any]]) -> None:
         """The answer, or why there is none, for those who are allowed to ask."""
+        if len(self.headers.get_all("host", ())) > 1:
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": "more than one Host header"})
+            return
         refused = refusal(self.client_address[0], self.headers.get, self.server.sources.token)
         if refused is not None:
             self._send_json(refused.status, {"error": refused.text})
@@ -199,12 +249,17 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _command(self) -> Command:
         length = self.headers.get("Content-Length", "")
-        if self.headers.get_content_type() != "application/json" or not length.isdigit():
+        if self.headers.get_content_type() != "application/json" or not (length.isascii() and length.isdigit()):
             raise Refused("send the command as application/json, with a Content-Length", 415)
-        if int(length) > MAX_COMMAND:
+        if len(length) > MAX_DIGITS or int(length) > MAX_COMMAND:
             raise Refused(f"a command can have at most {MAX_COMMAND:,} bytes", 413)
         try:
-            return Command.read(json.loads(self.rfile.read(int(length))))
+            content = self.rfile.read(int(length))
+        except TimeoutError:
+            raise Refused("the command did not arrive in time", 408) from None
+        self.server.arrived(self.connection)
+        try:
+            return Command.read(json.loads(content))
         except (ValueError, RecursionError):
             raise Refused("the command is not JSON") from None
 
@@ -237,6 +292,7 @@ class _Answer(BaseHTTPRequestHandler):
         self._send(status, "application/json", f"{json.dumps(body, default=str, skipkeys=True)}\n".encode())
 
     def _send(self, status: HTTPStatus, kind: str, data: bytes) -> None:
+        self.connection.settimeout(self.timeout)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))

@@ -153,8 +153,8 @@ class _Judge:
 
     def _stale(self, history: KeyHistory) -> None:
         for holder, event in history.stale:
-            older = f"{event.kind} with fence {event.fence}"
-            text = f"{history.key} has a {older} after fence {holder.fence} was given to {holder.worker or 'another'}"
+            to = f" to {holder.worker}" if holder.worker else ""
+            text = f"{history.key} has {_a(event)} with fence {event.fence} after fence {holder.fence} was given{to}"
             if event.fence == holder.fence:
                 text = f"{history.key} was claimed twice with fence {event.fence}"
             self._report(FindingKind.STALE, history, text, holder, event)
@@ -166,9 +166,7 @@ class _Judge:
             self._sent = {message for other in self._all if other.sends for message in other.messages()}
         effect = self._effect(history)
         if effect is not None and self._sent.isdisjoint(history.messages()):
-            self._report(
-                FindingKind.UNKNOWN, history, f"{history.key} was never sent but has its {effect.kind}", effect
-            )
+            self._report(FindingKind.UNKNOWN, history, f"{history.key} has {_a(effect)} but was never sent", effect)
 
     def _reordered(self, keys: list[KeyHistory]) -> bool:
         """False if the order of the group is not known."""
@@ -241,6 +239,10 @@ def _is_excused(history: KeyHistory, place: KeyHistory) -> bool:
         return False
     message = history.last_send.message
     return place.excused_at > history.last_send_at or (message != "" and place.excuse.message == message)
+
+
+def _a(event: HistoryEvent) -> str:
+    return f"an {event.kind}" if event.kind is EventKind.EFFECT else f"a {event.kind}"
 
 
 def _finding(kind: FindingKind, history: KeyHistory, text: str, *evidence: HistoryEvent | None) -> Finding:

@@ -60,7 +60,7 @@ def _findings(title: str, findings: list[Finding], count: int, width: int) -> It
     more = f" (the first {len(findings)} of {count:,})" if count > len(findings) else ""
     yield f"{title.upper()}{more}"
     for finding in findings:
-        yield from _wrapped(finding.text, "  ")
+        yield from _wrapped(f"{finding.text} (queue {finding.queue})" if finding.queue else finding.text, "  ")
         for event in finding.evidence:
             yield from _packed([one_line(part) for part in _event(event, finding) if part], width)
 
@@ -80,16 +80,16 @@ def _event(event: HistoryEvent, finding: Finding) -> list[str]:
     parts = [event.kind.value, _time(event.time)]
     if event.file:
         parts.append(f"{event.file}:{event.line}")
-    parts += [event.worker, event.queue]
+    parts.append(event.worker)
+    if event.fence is not None:
+        parts.append(f"fence {event.fence}")
     if event.key not in ("", finding.key):
         parts.append(event.key)
     if event.message not in ("", finding.key):
         parts.append(event.message)
-    if event.fence is not None:
-        parts.append(f"fence {event.fence}")
     if event.sequence is not None:
         parts.append(f"sequence {event.sequence}")
-    return [*parts, event.detail]
+    return [*parts, event.queue if event.queue != finding.queue else "", event.detail]
 
 
 def _time(time: float | None) -> str:

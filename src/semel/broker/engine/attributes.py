@@ -149,7 +149,7 @@ def _bad_value(name: str) -> ServiceError:
 def _check_policy(value: str) -> None:
     try:
         policy = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         policy = None
     if not isinstance(policy, dict):
         raise _bad_value("Policy")
@@ -231,7 +231,7 @@ def parse_redrive_allow(text: str) -> Callable[[Arn], bool]:
 def _document(text: str, bad: Callable[[str], ServiceError]) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise bad("It is not a valid JSON object.")
@@ -244,7 +244,7 @@ def same_value(name: str, one: str, other: str) -> bool:
         return one == other
     try:
         return bool(_canonical(json.loads(one)) == _canonical(json.loads(other)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

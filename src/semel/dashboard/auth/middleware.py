@@ -20,6 +20,7 @@ from semel.dashboard.auth.policy import SAFE, AccessPolicy, Caller, Refused
 from semel.errors import SemelError
 
 MAX_BODY: Final = 8 * 1024 * 1024  # a message of a mebibyte, as JSON escapes or a form writes it
+MAX_LOGIN: Final = 64 * 1024  # of a form that everybody may send
 MAX_UPLOAD: Final = 512 * 1024 * 1024
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -72,7 +73,8 @@ class AuthMiddleware:
     async def _admit(self, scope: Scope) -> Response | None:
         """Nothing, or the response where the application is not asked."""
         policy, headers, safe = self._policy, Headers(scope=scope), scope["method"] in SAFE
-        policy.check_host(headers.get("host", ""))
+        hosts = headers.getlist("host")
+        policy.check_host(hosts[0] if len(hosts) == 1 else "")
         has_effect = not safe or (_shows_messages(scope) and await run_in_threadpool(self._counts_as_receive))
         policy.check_origin(headers, has_effect=has_effect)
         length = headers.get("content-length", "0")
@@ -161,11 +163,13 @@ def _shows_messages(scope: Scope) -> bool:
 
 
 def _max_size(scope: Scope) -> int:
+    if scope["path"].startswith(_PUBLIC):
+        return MAX_LOGIN
     return MAX_UPLOAD if scope["path"].endswith("/restore") else MAX_BODY
 
 
 def _too_large(scope: Scope) -> str:
-    return f"the request is larger than {_max_size(scope) // 1024 // 1024} MiB"
+    return f"the request is larger than {_max_size(scope) // 1024:,} KiB"
 
 
 def _limited(scope: Scope, receive: Receive) -> Receive:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ _WRITE_EVERY: Final = 1.0
 _POLL_EVERY: Final = 0.2  # seconds between two reads of the control files
 _ACKNOWLEDGE_TIMEOUT: Final = 5.0  # seconds to wait for a job of another process
 _WAIT_EVERY: Final = 0.5
+_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _log: Final = logging.getLogger("semel.dlq")
 
 
@@ -254,7 +256,7 @@ class Jobs:
     # Files.
 
     def _path(self, id: str) -> Path:
-        if not id or "/" in id or "\0" in id:
+        if not _ID.fullmatch(id):
             raise NoSuchJob(f"{id!r} is not the id of a job")
         return self._folder / f"{id}.json"
 

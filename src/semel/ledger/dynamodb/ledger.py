@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-from semel.ledger.connect import options_from_url, yes_or_no
+from semel.ledger.connect import options_from_url, without_password, yes_or_no
 from semel.ledger.contract import (
     MAX_RESULT,
     RETENTION,
@@ -110,7 +110,13 @@ class DynamoLedger(Ledger):
         rest, given = options_from_url(url, _OPTIONS)
         parts = urlsplit(rest)
         if parts.query:
-            raise LedgerError(f"{url!r}: there is no option {parts.query!r}; there are {', '.join(_OPTIONS)}")
+            known = ", ".join(_OPTIONS)
+            raise LedgerError(f"{without_password(url)!r}: there is no option {parts.query!r}; there are {known}")
+        if "@" in parts.netloc:
+            raise LedgerError(
+                f"{without_password(url)!r}: the name of a table is expected before the ?; DynamoDB takes its "
+                "credentials from the environment or from ~/.aws"
+            )
         if "endpoint" in given:
             given["endpoint_url"] = given.pop("endpoint")
         return cls(parts.netloc, **(given | options))

@@ -18,7 +18,7 @@ from psycopg import conninfo
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from semel.ledger.connect import options_from_url
+from semel.ledger.connect import PERCENT, is_ambiguous, options_from_url
 from semel.ledger.contract import (
     RETENTION,
     Claim,
@@ -306,9 +306,14 @@ def _durable(connection: Connection) -> None:
 def _address(dsn: str, timeout: float) -> tuple[str, str]:
     """The connection string with our defaults for what it leaves open, and a name of the place without secrets."""
     try:
-        given = conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise LedgerError(f"this is no address of a PostgreSQL database: {str(error).strip()}") from None
+        given = None if is_ambiguous(dsn) else conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:  # its text may quote the password
+        given = None
+    if given is None:
+        raise LedgerError(
+            "this is no address of a PostgreSQL database, or it has an option that PostgreSQL does not know; write it "
+            f"as postgresql://user:password@host:5432/database?option=value; {PERCENT}"
+        )
     patience = max(2, math.ceil(timeout / 2))
     defaults: dict[str, Any] = {
         "connect_timeout": patience,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import psycopg
 
+from semel.ledger.connect import PERCENT, is_ambiguous
 from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
 
 Connection = psycopg.Connection[Any]
@@ -37,6 +38,8 @@ FROM pg_settings WHERE name = 'default_transaction_read_only'
 
 
 def connect(dsn: str, *, autocommit: bool = False) -> Connection:
+    if is_ambiguous(dsn):
+        raise psycopg.ProgrammingError("a part of the password would be taken for a host or a database")
     return psycopg.connect(
         dsn, autocommit=autocommit, client_encoding="UTF8", application_name="semel", connect_timeout=10
     )
@@ -63,7 +66,7 @@ def failure(sink: str, what: str, error: psycopg.Error) -> SinkError:
     if error.sqlstate is None and isinstance(error, psycopg.ProgrammingError):  # its text may quote the password
         return SinkError(
             f"{sink}: [sink] dsn cannot be read; write postgresql://user:password@host:port/database, or a connection "
-            "string of libpq"
+            f"string of libpq; {PERCENT}"
         )
     text = _text(error)
     lasting = SinkPermissionDenied if is_denied(error) else SinkError

@@ -15,6 +15,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import conninfo, sql
 
+from semel.ledger.connect import is_ambiguous
 from semel.spark import crash_points
 from semel.spark.retries import retry
 from semel.spark.sinks.contract import (
@@ -114,7 +115,7 @@ class PostgresSink:
     @property
     def name(self) -> str:
         with suppress(psycopg.Error):
-            parts = conninfo.conninfo_to_dict(self._dsn)
+            parts = {} if is_ambiguous(self._dsn) else conninfo.conninfo_to_dict(self._dsn)
             where = " on ".join(str(parts[part]) for part in ("dbname", "host") if parts.get(part))
             return f"PostgreSQL table {self._table_name}{f' ({where})' if where else ''}"
         return f"PostgreSQL table {self._table_name}"

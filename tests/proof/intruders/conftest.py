@@ -1,0 +1,43 @@
+"""One of each server for the tests of a file that do not harm it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dashboard.serving import Shop, Site, shop
+from intruders import targets
+from intruders.targets import Target, Worker
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with shop(tmp_path_factory.mktemp("state")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def site(place: Shop) -> Iterator[Site]:
+    """A dashboard that asks for no token."""
+    with place.dashboard() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture(scope="session")
+def servers(place: Shop, site: Site, worker: Worker) -> Iterator[dict[str, Target]]:
+    """By name: broker, dashboard, worker. All of them must answer after the last test."""
+    with targets.endpoint(worker) as endpoint:
+        found = {
+            "broker": targets.target("broker", place.broker.url),
+            "dashboard": targets.target("dashboard", site.url),
+            "worker": endpoint,
+        }
+        yield found
+        for server in found.values():
+            assert server.is_well(), server
