@@ -136,4 +136,4 @@ proof-soak: $(DEV)  ## broker and workers at 70 % of their peak, with faults; th
 	$(PROVE) soak --minutes $(SOAK_MINUTES)
 
 clean:  ## remove what the rules above have made
-	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
