@@ -48,8 +48,7 @@ class BatchCommitter:
         self._options = options
         self._hidden_until = hidden_until
         self._clock = clock
-        self._committed = log.committed()
-        self._unconfirmed = log.unconfirmed_deletes()
+        self._committed, self._unconfirmed = log.last_commit()
         self._lock = threading.Lock()
         self._drop_leftovers()
 
@@ -65,7 +64,7 @@ class BatchCommitter:
 
     def commit_through(self, batch: int, plan_id: str | None) -> list[SegmentAck]:
         """Batches up to this one, which was run by the plan with this id, are committed. Returns what they came to;
-        nothing if that was known before."""
+        nothing if that was known before, or another driver was first."""
         with self._lock:
             if batch <= self._committed.through:
                 return []
@@ -76,9 +75,10 @@ class BatchCommitter:
             for ack in acks:
                 totals.add(ack)
             unconfirmed = self._unconfirmed_after(acks)
-            committed = Committed(batch, totals)
-            changed = unconfirmed if unconfirmed != self._unconfirmed else None
-            self._log.finish(committed, changed, tuple(name for found in files for name in found.names))
+            committed, names = Committed(batch, totals), tuple(name for found in files for name in found.names)
+            if not self._log.finish(committed, unconfirmed, names):
+                self._committed, self._unconfirmed = self._log.last_commit()
+                return []
             former, self._committed, self._unconfirmed = self._unconfirmed, committed, unconfirmed
             self._check_bound(former)
             return acks
