@@ -140,7 +140,9 @@ class Claims:
             )
         if len(set(after.effects)) < len(after.effects):
             return "no two effects bear the same fence"
-        return None if not recorded or new.fence in after.effects else "a key that is done has its effect"
+        return (
+            None if new is None or not recorded or new.fence in after.effects else "a key that is done has its effect"
+        )
 
     def _written(self, world: World, entry: Entry | None, fence: int) -> World:
         """A worker that showed this fence has written to the ledger."""

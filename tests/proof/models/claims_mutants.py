@@ -106,6 +106,6 @@ MUTANTS: Final[dict[str, Callable[[], Claims]]] = {
     "a lease never ends": lambda: Claims(transaction=False, faults=_FAULTS, calls=HasLeasesWithoutEnd()),
     "a claim is a look and then a write": lambda: ChecksThenSets(transaction=False, faults=_FAULTS),
 } | {
-    mistake: lambda changed=changed: Claims(transaction=False, faults=_FAULTS, step=_table(changed))  # type: ignore[misc]
+    mistake: lambda changed=changed: Claims(transaction=False, faults=_FAULTS, step=_table(changed))
     for mistake, changed in _TABLES.items()
 }

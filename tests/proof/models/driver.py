@@ -188,7 +188,8 @@ class Driver:
     def start(self, outside: Outside, log: SegmentLog, name: str) -> Part:
         """What the checkpoint says. Where it says nothing, the log knows how far its batches are committed."""
         offsets, done = outside.call("read checkpoint")
-        known, number = dict(offsets), done + 1
+        number = done + 1
+        known: dict[int, str] = dict(offsets)
         if number and number - 1 not in known:
             raise LogError("the checkpoint has a commit without its offset")
         begin = known[number - 1] if number else json.dumps({"batch": log.through()})
