@@ -103,9 +103,9 @@ MUTANTS: Final[dict[str, Callable[[], Claims]]] = {
     ),
     "all workers ask under one name": lambda: Claims(transaction=False, faults=_FAULTS, calls=TakesAllWorkersForOne()),
     "a key that is done can be claimed": lambda: Claims(transaction=True, faults=_FAULTS, calls=ClaimsWhatIsDone()),
-    "a lease never ends": lambda: Claims(transaction=False, faults=_FAULTS, calls=HasLeasesWithoutEnd()),
+    "a lease never ends": lambda: Claims(transaction=False, faults=Faults(total=1), calls=HasLeasesWithoutEnd()),
     "a claim is a look and then a write": lambda: ChecksThenSets(transaction=False, faults=_FAULTS),
 } | {
-    mistake: lambda changed=changed: Claims(transaction=False, faults=_FAULTS, step=_table(changed))
+    mistake: lambda changed=changed: Claims(transaction=False, faults=Faults(total=1), step=_table(changed))
     for mistake, changed in _TABLES.items()
 }
