@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from base64 import b64encode
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,7 +214,9 @@ def test_tail_on_sqs_needs_receive_and_shows_each_message_once(shell: Shell, mon
     refused = shell("messages", "tail", "orders")
     assert (refused.code, "--receive accepts that" in refused.err) == (2, True)
     polls = iter(["one", "two", "three"])
-    monkeypatch.setattr("semel.cli.messages.time.sleep", lambda _seconds: queue.send(next(polls)))
+    # Only the command's own pauses: other threads of this process go on as they are.
+    pauses = SimpleNamespace(sleep=lambda _seconds: queue.send(next(polls)), time=time.time)
+    monkeypatch.setattr("semel.cli.messages.time", pauses)
     ran = shell("messages", "tail", "orders", "--receive", "--limit", "3", "--output", "jsonl")
     assert (ran.code, [message["body"] for message in ran.lines]) == (0, ["one", "two", "three"])
     assert "the receive count of" in ran.err

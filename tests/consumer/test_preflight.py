@@ -127,9 +127,12 @@ def test_a_warning_is_one_line_of_the_log_at_the_start(
     broker: EmbeddedBroker, orders: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop("sqlite:///mine.db", endpoint_url=elsewhere(broker)).run(exit_when_empty=True)
-    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "the ledger is the SQLite file" in record.getMessage()
-    assert "\n" not in record.getMessage()
+    warned_of = [(record.name, record.getMessage()) for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned_of) == 1, warned_of
+    ((logger, message),) = warned_of
+    assert logger.startswith("semel.")
+    assert "the ledger is the SQLite file" in message
+    assert "\n" not in message
 
 
 SHOP = """

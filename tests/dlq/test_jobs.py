@@ -232,7 +232,7 @@ def test_the_folder_is_private_and_created_only_for_a_job(tmp_path: Path) -> Non
     with pytest.raises(NoSuchJob):
         jobs.get("20261116-120000-a1b2c3")
     assert not folder.exists()
-    jobs.create("redrive", "dead")
+    jobs.create("redrive", "dead").run(lambda _job: None)
     assert os.stat(folder).st_mode & 0o077 == 0
 
 

@@ -918,7 +918,7 @@ class InSmallSteps(EngineAndModel):
     """With limits so low that everything that is done in portions is. It is brought up to date before each step."""
 
     def new_model(self) -> Model:
-        return Model(max_in_flight=6, move_step=2)
+        return Model(max_in_flight=6, look_ahead=6, move_step=2)
 
     def begin(self) -> None:
         super().begin()
@@ -1014,6 +1014,7 @@ def test_what_is_done_in_portions_adds_up(machine: type[EngineAndModel], monkeyp
         (receive_log, "_TRIMMED_ROWS", 2),
         (store, "_NUMBERS_RESERVED", 3),
         (limits, "MAX_IN_FLIGHT", 6),
+        (limits, "FIFO_LOOK_AHEAD", 6),
     ):
         monkeypatch.setattr(module, name, value)
     run_state_machine_as_test(machine, settings=effort(120, 80))

@@ -24,7 +24,7 @@ from semel.spark.pipeline.progress.snapshot import MAX_REASONS, OTHER, Snapshot,
 from semel.spark.pipeline.progress.totals import Progress, Rates, source_totals
 from semel.spark.pipeline.stop import Stop
 from semel.spark.segments import model
-from semel.spark.segments.log import COMMITTED, SegmentLog
+from semel.spark.segments.log import FORMER_COMMITTED, SegmentLog
 from semel.spark.segments.storage import LocalStore, open_store
 
 ID = "a" * 32
@@ -125,7 +125,7 @@ def test_source_totals_are_of_batches_that_are_over_and_of_those_that_are_not(tm
             place, model.SegmentAck("orders", rows=10, received=12, redelivered=2, unconfirmed={"x": 1}, attempt="a")
         )
     committed = model.Committed(3, model.Totals(batches=3, received=36, rows=30, redelivered=6))
-    store.put(COMMITTED, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "redelivered": 6}}))
+    store.put(FORMER_COMMITTED, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "redelivered": 6}}))
     found = source_totals(log)
     assert (found.received, found.rows, found.redelivered, found.unconfirmed) == (60, 50, 10, 2)
     log.finish(committed, None, log.files(3).names)

@@ -98,3 +98,29 @@ def test_a_fifo_queue_looks_for_groups_among_its_first_messages_only(sqs: Sqs) -
     # Whether messages in flight count among the first is left open: that is the third round.
     assert "behind" not in seen[0] + seen[1]
     assert "behind" in seen[3]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_fifo_queue_that_was_full_and_is_filled_again_looks_no_further_than_before(sqs: Sqs) -> None:
+    """1.6, FIFO look-ahead: also if there were just as many messages meanwhile as are scanned."""
+    url = sqs.create_fifo()
+    fill(sqs, url, SMALL, "crowd")
+    sqs.send(url, "last", MessageGroupId="last")
+    first = sqs.receive(url, 1, VisibilityTimeout=HOURS)
+    assert sqs.receive(url, 1) == []
+    sqs.delete(url, first[0])
+    sqs.send(url, "too far", MessageGroupId="alone")
+    received = [message for _ in range(3) for message in sqs.receive(url, 1, VisibilityTimeout=HOURS)]
+    assert bodies(received) == ["last", "0-1"]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_group_that_was_found_is_received_to_its_end_though_others_on_the_way_are_dead_letters(sqs: Sqs) -> None:
+    """1.6 and 37: the look-ahead is for finding groups, and one that was found goes on before the next one."""
+    url, _ = sqs.create_pair(fifo=True)
+    sqs.send(url, "failed", MessageGroupId="failing")
+    assert bodies(sqs.receive(url, VisibilityTimeout=0)) == ["failed"]
+    sqs.send(url, "near", MessageGroupId="wide")
+    fill(sqs, url, SMALL, "crowd")
+    sqs.send(url, "far", MessageGroupId="wide")
+    assert bodies(sqs.receive(url, 2)) == ["near", "far"]

@@ -34,15 +34,21 @@ def look_ahead_end(store: Store, generation: Generation) -> int:
 
 def left(store: Store, generation: Generation, numbers: Iterable[int]) -> None:
     """Messages left: as many others come within sight."""
-    if generation.look_ahead_end is None:
+    end = generation.look_ahead_end
+    if end is None:
         return
-    nearer = sum(number < generation.look_ahead_end for number in numbers)
+    nearer = 0
+    for number in numbers:
+        if number < end:
+            nearer += 1
+        else:
+            generation.beyond_look_ahead.pop(number, None)  # its group is offered again with what it has left
     if not nearer:
         return
     store.write_out()
-    bounds = (generation.low | generation.look_ahead_end, generation.high, nearer + 1)
-    rows = [row for (row,) in store.db.execute(_NEXT, bounds)]
-    generation.look_ahead_end = rows[nearer] & NUMBER_MASK if len(rows) > nearer else NEVER
+    rows = [row for (row,) in store.db.execute(_NEXT, (generation.low | end, generation.high, nearer + 1))]
+    # If all have come within sight, the end is found anew once there are more again.
+    generation.look_ahead_end = rows[nearer] & NUMBER_MASK if len(rows) > nearer else None
     _bring_in(generation, [row & NUMBER_MASK for row in rows[:nearer]])
 
 

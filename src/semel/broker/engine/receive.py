@@ -110,7 +110,8 @@ def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faul
     groups: dict[str, Group] = {}
     group: Group | None = None
     while len(chosen) < want:
-        rows = _candidates(store, queue, want - len(chosen), now, group)
+        begun = group is not None and bool(chosen) and chosen[-1].group == group.name
+        rows = _candidates(store, queue, want - len(chosen), now, group, begun=begun)
         if not rows:
             break
         for row in rows:
@@ -140,12 +141,13 @@ def _goes_elsewhere(store: Store, queue: Queue, row: Row, now: int) -> bool:
     return receives >= queue.redrive.max_receives and dead_letter(store, queue, row, now)
 
 
-def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | None) -> list[Row]:
-    """The next ready messages, taken out of where the ready ones are kept; on FIFO first from `group`."""
+def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | None, *, begun: bool) -> list[Row]:
+    """The next ready messages, taken out of where the ready ones are kept; on FIFO first from `group`, which is `begun`
+    if this call hands out a message of it."""
     generation = queue.generation
     store.write_out()
     if queue.fifo:
-        numbers = _from_groups(store, generation, want, group)
+        numbers = _from_groups(store, generation, want, group, begun=begun)
     elif generation.groups:
         numbers = fair.take(store, generation, want, now)
     else:
@@ -188,8 +190,9 @@ def _returned(generation: Generation, most: int) -> list[int]:
     return numbers
 
 
-def _from_groups(store: Store, generation: Generation, want: int, group: Group | None) -> list[int]:
-    """FIFO: group after group as their turns come; all that a group can give before the next one."""
+def _from_groups(store: Store, generation: Generation, want: int, group: Group | None, *, begun: bool) -> list[int]:
+    """FIFO: group after group as their turns come; all that a group can give before the next one. The look-ahead is for
+    finding groups: one that is begun has been found, however far away the rest of it is."""
     end = look_ahead_end(store, generation)
     numbers: list[int] = []
     while len(numbers) < want:
@@ -198,8 +201,9 @@ def _from_groups(store: Store, generation: Generation, want: int, group: Group |
             if group is None:
                 break
             generation.pop_group()
+            begun = False
         first = group.items[group.start] & NUMBER_MASK
-        if first >= end:
+        if first >= end and not begun:
             set_aside(generation, group, first)
             group = None
             continue

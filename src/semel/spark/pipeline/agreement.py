@@ -229,7 +229,8 @@ def _read(log: SegmentLog, segment_id: SegmentId) -> Sealed | None:
 def _drop(log: SegmentLog, batch: int) -> None:
     """A batch is in the table: it ends, and those of its messages of which it is not sure that they are deleted are
     remembered, so that they are recognised when they come back."""
-    unconfirmed, totals = log.unconfirmed_deletes(), log.committed().totals
+    known, former = log.last_commit()
+    unconfirmed, totals = {queue: dict(ids) for queue, ids in former.items()}, known.totals
     totals.batches += 1
     files = log.files(batch)
     for segment_id in files.all:

@@ -4,15 +4,15 @@
     b0000000007/plan.json         the end of batch 7 as its query planned it: which tasks it has
     b0000000007/t0001-p00000.seg  the first part of what task 1 of batch 7 received
     b0000000007/t0001-p00000.<attempt>.ack   what became of its messages in the queue; <attempt> has sealed it
-    unconfirmed.json              messages of committed batches whose delete was not confirmed
-    committed.json                batches up to this one are committed and dropped, with what they came to
+    commits/0000000006.json       batches up to 6 are committed, with what they came to, and messages of theirs whose
+                                  delete was not confirmed; the newest counts
     returned/0000000006.json      ack=committed: messages that the sink's batch 6 has not finished and gives back
 
 The rules:
 1. The parts of a task are a log of their own: to seal part p, one has won or read part p - 1, and it was not the last.
-2. A batch is dropped in this order: unconfirmed.json, committed.json, its files. Whoever seals reads committed.json
-   afterwards: if the batch is committed by then, its name was free only because it had been dropped, and the seal is
-   taken back.
+2. A batch is committed by a put-if-absent of its own name under commits/, then its files are dropped: of two drivers,
+   one decides what is remembered of it, and a late one can take nothing back. Whoever seals lists commits/ afterwards:
+   if the batch is committed by then, its name was free only because it had been dropped, and the seal is taken back.
 3. A batch has one plan, sealed before its first task is started, with an id that no other plan has. Whoever finds
    another plan than its own is another query, or has another checkpoint, and stops. A task that does not find the plan
    of its batch does not see the driver's log, and stops, too.
@@ -38,11 +38,15 @@ from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, Totals, folder
 from semel.spark.segments.storage import Store, open_store
 
-FORMAT: Final = 3  # 1 had no plans, 2 other names
+FORMAT: Final = 4  # 1 had no plans, 2 other names; 3 had committed.json and unconfirmed.json in place of commits/
+_READABLE: Final = (3, FORMAT)
+Unconfirmed = Mapping[str, Mapping[str, int]]
+
 IDENTITY: Final = "log.json"
 PLAN: Final = "plan.json"
-UNCONFIRMED: Final = "unconfirmed.json"
-COMMITTED: Final = "committed.json"
+COMMITS: Final = "commits"
+FORMER_UNCONFIRMED: Final = "unconfirmed.json"  # of format 3
+FORMER_COMMITTED: Final = "committed.json"
 RETURNED: Final = "returned"
 NOTHING_DONE: Final = "Nothing was received or deleted"
 _BATCH: Final = re.compile(r"b(?P<batch>\d{10})/")
@@ -74,6 +78,10 @@ def way_out(owner: str | None) -> str:
 def counts(url: str) -> Totals:
     """What the committed batches of a log came to."""
     return SegmentLog(open_store(url)).committed().totals
+
+
+def _committed(values: Mapping[str, Any]) -> Committed:
+    return Committed(values["through"], Totals.parse(values["totals"]))
 
 
 class SegmentLog:
@@ -117,8 +125,8 @@ class SegmentLog:
                 "may be sealed and not yet deleted. Name it again, or begin with a new checkpoint, a new segment log "
                 "and a new table"
             )
-        if set(queues) != set(identity["queues"]):
-            self.store.put(IDENTITY, orjson.dumps({**identity, "queues": list(queues)}))
+        if set(queues) != set(identity["queues"]) or identity["format"] != FORMAT:
+            self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "queues": list(queues)}))
 
     def hand_over(self, owner: str) -> None:
         """From now on the log is this query's; its former owner can plan no batch any more."""
@@ -127,7 +135,7 @@ class SegmentLog:
         self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "owner": owner}))
 
     def _check_owner(self, identity: Mapping[str, Any], owner: str | None) -> None:
-        if identity.get("format") != FORMAT:
+        if identity.get("format") not in _READABLE:
             raise LogError(
                 f"the segment log {self.store.url} was written by an earlier version of Semel, whose plans and names "
                 "this one cannot read. Let that version process what is sealed in it, then take the pipeline over "
@@ -151,7 +159,7 @@ class SegmentLog:
         batch = end["batch"]
         name = f"{folder(batch)}/{PLAN}"
         won = self.store.put_if_absent(name, orjson.dumps(end))
-        if self.committed().through >= batch:
+        if self.through() >= batch:
             if won:
                 self.store.delete([name])
             raise OtherQuery(
@@ -177,7 +185,7 @@ class SegmentLog:
     def last_begun(self) -> int:
         """The newest batch that has files, or else the last that is committed. Lists the whole log."""
         begun = [int(match["batch"]) for name in self.store.names() if (match := _BATCH.match(name))]
-        return max([self.committed().through, *begun])
+        return max([self.through(), *begun])
 
     # Segments and their acknowledgements.
 
@@ -195,7 +203,7 @@ class SegmentLog:
         """What is sealed as this segment from now on: this, or what another attempt has sealed before."""
         won = self.store.put_if_absent(segment_id.name, codec.encode(table, meta))
         winner = Sealed(segment_id, meta, table) if won else self.read(segment_id)
-        if self.committed().through >= segment_id.batch:
+        if self.through() >= segment_id.batch:
             if won:
                 self.store.delete([segment_id.name])
             winner = None
@@ -258,24 +266,51 @@ class SegmentLog:
 
     # The end of a batch.
 
+    def through(self) -> int:
+        """Batches up to this one are committed."""
+        names = self.store.names(COMMITS)
+        return int(names[-1].rpartition("/")[2][:10]) if names else self._former_commit().through
+
     def committed(self) -> Committed:
-        data = self.store.read(COMMITTED)
-        if data is None:
-            return Committed()
-        values = orjson.loads(data)
-        return Committed(values["through"], Totals.parse(values["totals"]))
+        values = self._last_commit()
+        return self._former_commit() if values is None else _committed(values)
 
-    def unconfirmed_deletes(self) -> dict[str, dict[str, int]]:
+    def unconfirmed_deletes(self) -> Unconfirmed:
         """By queue: the ids that may come back although they were given out, with the time they were sent (ms)."""
-        data = self.store.read(UNCONFIRMED)
-        return {} if data is None else orjson.loads(data)
+        return self.last_commit()[1]
 
-    def finish(
-        self, committed: Committed, unconfirmed: Mapping[str, Mapping[str, int]] | None, names: tuple[str, ...]
-    ) -> None:
+    def last_commit(self) -> tuple[Committed, Unconfirmed]:
+        """What is committed, and the unconfirmed deletes, both as the same driver has left them."""
+        values = self._last_commit()
+        if values is not None:
+            return _committed(values), values["unconfirmed"]
+        unconfirmed = self.store.read(FORMER_UNCONFIRMED)
+        return self._former_commit(), {} if unconfirmed is None else orjson.loads(unconfirmed)
+
+    def _last_commit(self) -> dict[str, Any] | None:
+        while names := self.store.names(COMMITS):
+            data = self.store.read(names[-1])
+            if data is not None:  # else there is a newer one by now
+                values: dict[str, Any] = orjson.loads(data)
+                return values
+        return None
+
+    def _former_commit(self) -> Committed:
+        """Of a log of format 3 that has no commit of this format yet; of a new log: nothing."""
+        data = self.store.read(FORMER_COMMITTED)
+        return Committed() if data is None else _committed(orjson.loads(data))
+
+    def finish(self, committed: Committed, unconfirmed: Unconfirmed | None, names: tuple[str, ...]) -> bool:
         """Batches are committed: keep what must be remembered of them, then drop their files (`names`).
-        `unconfirmed`: None if it is as before."""
-        if unconfirmed is not None:
-            self.store.put(UNCONFIRMED, orjson.dumps(unconfirmed))
-        self.store.put(COMMITTED, orjson.dumps({"through": committed.through, "totals": asdict(committed.totals)}))
-        self.store.delete(names)
+        `unconfirmed`: None if it is as before. False: another driver has done so, and what it has kept counts."""
+        if unconfirmed is None:
+            unconfirmed = self.unconfirmed_deletes()
+        own = f"{COMMITS}/{committed.through:010d}.json"
+        totals = asdict(committed.totals)
+        data = orjson.dumps({"through": committed.through, "totals": totals, "unconfirmed": unconfirmed})
+        # If it is there already, this very call may have made it: an answer was lost, and the call repeated.
+        ours = self.store.put_if_absent(own, data) or self.store.read(own) == data
+        commits = self.store.names(COMMITS)
+        newest = max([own, *commits])
+        self.store.delete([*names, *(name for name in commits if name < newest)])
+        return ours and newest == own

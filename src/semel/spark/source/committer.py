@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.messages.visibility import visibility_for
-from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
+from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
@@ -48,8 +48,7 @@ class BatchCommitter:
         self._options = options
         self._hidden_until = hidden_until
         self._clock = clock
-        self._committed = log.committed()
-        self._unconfirmed = log.unconfirmed_deletes()
+        self._committed, self._unconfirmed = log.last_commit()
         self._lock = threading.Lock()
         self._drop_leftovers()
 
@@ -65,7 +64,7 @@ class BatchCommitter:
 
     def commit_through(self, batch: int, plan_id: str | None) -> list[SegmentAck]:
         """Batches up to this one, which was run by the plan with this id, are committed. Returns what they came to;
-        nothing if that was known before."""
+        nothing if that was known before, or another driver was first."""
         with self._lock:
             if batch <= self._committed.through:
                 return []
@@ -76,10 +75,10 @@ class BatchCommitter:
             for ack in acks:
                 totals.add(ack)
             unconfirmed = self._unconfirmed_after(acks)
-            committed = Committed(batch, totals)
-            changed = unconfirmed if unconfirmed != self._unconfirmed else None
-            self._check_alone(batch)
-            self._log.finish(committed, changed, tuple(name for found in files for name in found.names))
+            committed, names = Committed(batch, totals), tuple(name for found in files for name in found.names)
+            if not self._log.finish(committed, unconfirmed, names):
+                self._committed, self._unconfirmed = self._log.last_commit()
+                return []
             former, self._committed, self._unconfirmed = self._unconfirmed, committed, unconfirmed
             self._check_bound(former)
             return acks
@@ -104,16 +103,6 @@ class BatchCommitter:
                 f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"
             )
         return files
-
-    def _check_alone(self, batch: int) -> None:
-        """That no other driver has ended the batch meanwhile: then its files are gone, and with them what we would have
-        to remember. After all else was read, as a batch is marked as committed before its files are dropped."""
-        through = self._log.committed().through
-        if through > self._committed.through:
-            raise OtherQuery(
-                f"batch {through} of the segment log {self._log.store.url} was committed by another driver while this "
-                f"one was about to end batch {batch}. A checkpoint is run by one driver at a time: stop one of the two"
-            )
 
     def _acknowledged(self, files: BatchFiles) -> list[SegmentAck]:
         returned = self._log.returned() if self._options.ack == "committed" else {}

@@ -158,7 +158,7 @@ class SourceTask:
         plan, batch = self.log.plan(self.assignment.batch), self.assignment.batch
         if plan is not None and plan["id"] == self.assignment.plan:
             return
-        if self.log.committed().through >= batch:
+        if self.log.through() >= batch:
             raise BatchAlreadyCommitted(f"batch {batch} of {self.log.store.url} was finished by another attempt")
         raise LogError(
             f"this executor ({socket.gethostname()}) does not see the segment log of its driver in "
@@ -177,7 +177,7 @@ class SourceTask:
         if not any(s.task == segment_id.task and s.part >= segment_id.part for s in files.all):
             return None
         sealed = self.log.read(segment_id)
-        if sealed is None and self.log.committed().through < segment_id.batch:
+        if sealed is None and self.log.through() < segment_id.batch:
             raise self.log.lost(segment_id)
         return sealed
 
