@@ -28,6 +28,7 @@ from semel import App, Ledger
 from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError
 from semel.sqs import Client
+from suite import slow
 
 RUN: Final = ("run", "intruders.marked_shop:app", "--log-level", "debug", "--create-dlq")
 
@@ -88,8 +89,11 @@ ADDRESSES: Final = {
     "an option that DynamoDB has not": f"dynamodb://table?endpoint=http://user:{PASSWORD}@127.0.0.1:1&x=1",
 }
 
+# These are tried, and tried again.
+CONNECTING: Final = ("nobody listens", "the password as an option", "no Redis there", "an endpoint of DynamoDB")
 
-@pytest.mark.parametrize("what", ADDRESSES)
+
+@pytest.mark.parametrize("what", [*slow(*CONNECTING), *(what for what in ADDRESSES if what not in CONNECTING)])
 def test_no_password_of_a_ledger_is_shown_whatever_is_wrong_with_its_address(
     what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
