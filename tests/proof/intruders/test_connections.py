@@ -64,7 +64,7 @@ def half_requests(target: Target) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", ["half a body", *slow("nothing", "half a head")])
-@pytest.mark.parametrize("name", ["broker", "dashboard", "worker"])
+@pytest.mark.parametrize("name", ["broker", "worker", *slow("dashboard")])
 def test_a_crowd_that_sends_no_whole_request_keeps_nobody_out(place: Shop, name: str, what: str) -> None:
     with opened(name, place, 60.0) as target, ExitStack() as stack:
         for _ in range(CROWD):

@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from semel.broker import EmbeddedBroker, running
+from suite import slow
 
 OWNER, THIEF = "000000000000", "222222222222"
 BODY: Final = "for the owner only"
@@ -31,16 +32,16 @@ aws_account_id = {THIEF}
 class Both:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
-        self.owner = broker.client(aws_access_key_id="AKIAOWNER", aws_secret_access_key="owner")
-        self.thief = broker.client(aws_access_key_id="AKIATHIEF", aws_secret_access_key="thief")
-        self.theirs = self.owner.create_queue(QueueName="orders")["QueueUrl"]
-        self.mine = self.thief.create_queue(QueueName="orders")["QueueUrl"]
+        self.owner: Any = broker.client(aws_access_key_id="AKIAOWNER", aws_secret_access_key="owner")
+        self.thief: Any = broker.client(aws_access_key_id="AKIATHIEF", aws_secret_access_key="thief")
+        self.theirs: str = self.owner.create_queue(QueueName="orders")["QueueUrl"]
+        self.mine: str = self.thief.create_queue(QueueName="orders")["QueueUrl"]
 
     def send(self) -> str:
         """A receipt handle of a message of the owner."""
         self.owner.send_message(QueueUrl=self.theirs, MessageBody=BODY)
         (message,) = self.owner.receive_message(QueueUrl=self.theirs, VisibilityTimeout=600)["Messages"]
-        return message["ReceiptHandle"]
+        return str(message["ReceiptHandle"])
 
     def bodies(self) -> list[str]:
         return [message["Body"] for message in self.broker.peek("orders")]
@@ -58,12 +59,10 @@ def both(tmp_path: Path) -> Iterator[Both]:
 
 def test_a_handle_of_another_accounts_message_opens_nothing_at_a_queue_of_ones_own(both: Both) -> None:
     handle = both.send()
-    for call in (
-        lambda: both.thief.delete_message(QueueUrl=both.mine, ReceiptHandle=handle),
-        lambda: both.thief.change_message_visibility(QueueUrl=both.mine, ReceiptHandle=handle, VisibilityTimeout=0),
-    ):
-        with suppress(ClientError):
-            call()
+    with suppress(ClientError):
+        both.thief.delete_message(QueueUrl=both.mine, ReceiptHandle=handle)
+    with suppress(ClientError):
+        both.thief.change_message_visibility(QueueUrl=both.mine, ReceiptHandle=handle, VisibilityTimeout=0)
     assert both.bodies() == [BODY]
     assert [message["State"] for message in both.broker.peek("orders")] == ["in_flight"]
 
@@ -74,17 +73,19 @@ def test_a_handle_of_another_accounts_message_opens_nothing_at_a_queue_of_ones_o
         "{url}/000000000000/orders",
         "{url}/queue/us-east-1/000000000000/orders",
         "{url}/222222222222/../000000000000/orders",
-        "{url}/222222222222/%2e%2e/000000000000/orders",
-        "{url}//000000000000//orders",
-        "{url}/000000000000%2Forders",
-        "{url}/000000000000/orders/",
-        "{url}/000000000000/orders?x=/222222222222/orders",
-        "{url}/000000000000/orders#/222222222222/orders",
-        "https://sqs.us-east-1.amazonaws.com/000000000000/orders",
-        "http://222222222222@127.0.0.1/000000000000/orders",
-        "arn:aws:sqs:us-east-1:000000000000:orders",
-        "000000000000/orders",
-        "orders\x00",
+        *slow(
+            "{url}/222222222222/%2e%2e/000000000000/orders",
+            "{url}//000000000000//orders",
+            "{url}/000000000000%2Forders",
+            "{url}/000000000000/orders/",
+            "{url}/000000000000/orders?x=/222222222222/orders",
+            "{url}/000000000000/orders#/222222222222/orders",
+            "https://sqs.us-east-1.amazonaws.com/000000000000/orders",
+            "http://222222222222@127.0.0.1/000000000000/orders",
+            "arn:aws:sqs:us-east-1:000000000000:orders",
+            "000000000000/orders",
+            "orders\x00",
+        ),
     ],
 )
 def test_no_way_to_write_the_address_of_another_accounts_queue_gives_its_messages(both: Both, form: str) -> None:
@@ -147,10 +148,8 @@ def test_a_handle_of_a_queue_that_was_emptied_touches_no_later_message(both: Bot
         both.owner.delete_queue(QueueUrl=both.theirs)
         both.owner.create_queue(QueueName="orders")
     both.owner.send_message(QueueUrl=both.theirs, MessageBody=BODY)
-    for call in (
-        lambda: both.owner.change_message_visibility(QueueUrl=both.theirs, ReceiptHandle=handle, VisibilityTimeout=600),
-        lambda: both.owner.delete_message(QueueUrl=both.theirs, ReceiptHandle=handle),
-    ):
-        with suppress(ClientError):
-            call()
+    with suppress(ClientError):
+        both.owner.change_message_visibility(QueueUrl=both.theirs, ReceiptHandle=handle, VisibilityTimeout=600)
+    with suppress(ClientError):
+        both.owner.delete_message(QueueUrl=both.theirs, ReceiptHandle=handle)
     assert [(message["Body"], message["State"]) for message in both.broker.peek("orders")] == [(BODY, "visible")]

@@ -8,20 +8,27 @@ passwords masked. A message's key is shown as well, and so is what the user asks
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
-from intruders import marks
+from intruders import marks, targets
 from intruders.marked_shop import app
 from intruders.marks import BODY, PASSWORD
+from intruders.signing import sign
+from intruders.targets import Target
+from intruders.wire import ask, get
 from semel import App, Ledger
 from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError
 from semel.sqs import Client
+from suite import slow
 
 RUN: Final = ("run", "intruders.marked_shop:app", "--log-level", "debug", "--create-dlq")
 
@@ -82,8 +89,11 @@ ADDRESSES: Final = {
     "an option that DynamoDB has not": f"dynamodb://table?endpoint=http://user:{PASSWORD}@127.0.0.1:1&x=1",
 }
 
+# These are tried, and tried again.
+CONNECTING: Final = ("nobody listens", "the password as an option", "no Redis there", "an endpoint of DynamoDB")
 
-@pytest.mark.parametrize("what", ADDRESSES)
+
+@pytest.mark.parametrize("what", [*slow(*CONNECTING), *(what for what in ADDRESSES if what not in CONNECTING)])
 def test_no_password_of_a_ledger_is_shown_whatever_is_wrong_with_its_address(
     what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,3 +110,75 @@ def test_no_password_of_a_ledger_is_shown_whatever_is_wrong_with_its_address(
         "name": App(ledger=ADDRESSES[what]).ledger_name,
     }
     assert marks.leaks(written) == {}
+
+
+# Servers.
+
+
+@pytest.mark.slow
+def test_a_broker_with_a_dashboard_writes_down_no_body_and_no_secret_and_shows_none_in_the_list_of_processes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "users.ini").write_text(
+        f"[default]\naws_access_key_id = AKIAMARKED\naws_secret_access_key = {marks.SECRET_KEY}\n"
+    )
+    command = ("broker", "--port", "0", "--credentials", "users.ini", "--dashboard-port", "0")
+    variables = marks.environment(tmp_path)
+    with targets.program(tmp_path, "broker", *command, ready="listening on ", environment=variables) as running:
+        site = targets.wait_for(lambda: _address(running.output, "dashboard at "), running.errors.read_text)
+        with Client(running.target.url, "us-east-1", access_key="AKIAMARKED", secret_key=marks.SECRET_KEY) as client:
+            client.create_queue("orders").send(f'{{"note": "{BODY}"}}')
+            written = _provoke(running.target, targets.target("dashboard", site))
+        written |= {f"process {pid}": line for pid, line in _processes(running.process.pid).items()}
+    written |= {"stdout": running.output.read_text(), "stderr": running.errors.read_text()}
+    written |= dict(marks.files(tmp_path / "state"))
+    assert len([name for name in written if name.startswith("process")]) == 2
+    assert marks.leaks(written) == {}
+
+
+def _address(output: Path, before: str) -> str:
+    return output.read_text().partition(before)[2].partition("\n")[0]
+
+
+def _provoke(broker: Target, site: Target) -> dict[str, str]:
+    """The answers to requests that fail, and to those that anybody may send."""
+    requests = {
+        "unsigned": (broker, get("/_semel/queues")),
+        "metrics without a password": (broker, get("/metrics")),
+        "garbage": (broker, get("/", "127.0.0.1", "X-Amz-Target: AmazonSQS.SendMessage", method="POST", body=b"{")),
+        "wrong key": (broker, sign("ListQueues", f"127.0.0.1:{broker.port}", secret="wrong").raw()),
+        "health": (site, get("/health")),
+        "no token": (site, get("/api/v1/queues")),
+        "wrong token": (site, get("/api/v1/queues", "127.0.0.1", "Authorization: Bearer wrong")),
+        "a page": (site, get("/queues/orders")),
+        "no such page": (site, get("/none", "127.0.0.1", f"Authorization: Bearer {marks.DASHBOARD}")),
+        "queues": (site, get("/api/v1/queues", "127.0.0.1", f"Authorization: Bearer {marks.DASHBOARD}")),
+    }
+    return {name: ask(target.port, request).data.decode() for name, (target, request) in requests.items()}
+
+
+def _processes(parent: int) -> dict[int, str]:
+    """The command lines of a process and of those that it started, as `ps` shows them."""
+    found = [psutil.Process(parent), *psutil.Process(parent).children(recursive=True)]
+    return {process.pid: " ".join(process.cmdline()) for process in found}
+
+
+@pytest.mark.slow
+def test_what_spark_shows_and_keeps_of_a_stream_holds_no_body(tmp_path: Path) -> None:
+    """Plans, progress, UI, REST and the event log. The segment log holds them: it is where messages are kept."""
+    (tmp_path / "events").mkdir()
+    with running() as broker, Client(broker.url, "us-east-1", access_key="x", secret_key="y") as client:
+        client.create_queue("orders").send(f'{{"note": "{BODY}"}}', attributes={"note": BODY})
+        program = [sys.executable, str(marks.TESTS / "spark" / "secret_program.py"), broker.url, str(tmp_path)]
+        ran = subprocess.run(
+            [*program, "dedup=segments"],
+            env=marks.environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stderr
+    shown = json.loads(ran.stdout.splitlines()[-1])
+    assert shown["rows"] == 1
+    assert marks.leaks({"stderr": ran.stderr, **{name: str(text) for name, text in shown.items()}}) == {}

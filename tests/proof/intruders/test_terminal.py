@@ -14,6 +14,7 @@ from intruders.hostile_server import ESCAPES, hostile_server
 from semel.cli import main
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.text import UNPRINTABLE
+from suite import slow
 
 SENDABLE: Final = "\u009b31m\u202eevil"  # SQS takes these
 ID: Final = "the id of a message"
@@ -114,11 +115,13 @@ def test_nothing_in_a_message_or_a_name_can_touch_the_terminal(
     "command",
     [
         ("jobs", "show", ESCAPES),
-        ("run", ESCAPES),
-        ("run", f"json:{ESCAPES}"),
         ("workers", "list", "--worker", f"{ESCAPES}:80"),
-        ("doctor", "--log", ESCAPES),
-        ("pipeline", "check", ESCAPES),
+        *slow(
+            ("run", ESCAPES),
+            ("run", f"json:{ESCAPES}"),
+            ("doctor", "--log", ESCAPES),
+            ("pipeline", "check", ESCAPES),
+        ),
         ("broker", "--host", ESCAPES, "--ephemeral", "--insecure"),
     ],
     ids=lambda command: command[0],
