@@ -53,3 +53,13 @@ def test_a_connection_that_nobody_uses_ends_after_ten_minutes() -> None:
     idle, _ = connection([])
     assert not idle.overdue(monotonic() + IDLE_SECONDS - 1)
     assert idle.overdue(monotonic() + IDLE_SECONDS + 1)
+
+
+def test_what_a_client_sends_behind_its_last_request_is_neither_read_nor_answered() -> None:
+    accepted: list[Request] = []
+    last, wire = connection(accepted)
+    last.data_received(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET + b"no HTTP")
+    last.data_received(GET)
+    assert len(accepted) == 1
+    accepted[0].reply(render(200, b"text/plain", b"done", keep_alive=False))
+    assert wire.written.count(b"HTTP/1.1") == 1
