@@ -156,7 +156,7 @@ def cancel(store: Store, params: dict[str, Any], caller: Caller) -> dict[str, An
     try:
         content = json.loads(b64decode(params["TaskHandle"], validate=True))
         task_id, source = str(content["taskId"]), str(content["sourceArn"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ServiceError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
     _queue_named(store, source, "SourceArn", caller, "CancelMessageMoveTask")
     task = _by_id(store, task_id)
