@@ -112,20 +112,8 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
     for kind, setting in options.faults.items():
         chosen = setting if isinstance(setting, Setting) else Setting(setting)
         faults.set(kind, chosen.rate, milliseconds=chosen.milliseconds)
-    rng = Random()  # seeded by the operating system; ids need to be unique, not secret
+    engine = open_engine(options, faults)
     home = {"region": options.region, "account": options.account}
-    db = open_database(options.data)
-    try:
-        engine = Engine(
-            db,
-            rng,
-            **home,
-            cooldowns=options.cooldowns,
-            faults=faults,
-        )
-    except sqlite3.Error as error:
-        db.close()
-        raise StartError(f"data folder {options.data}: {error}; move it away, or choose another with --data") from None
     verifier = Verifier(credentials, **home) if credentials is not None else None
     clock = ManualClock() if options.manual_clock else SystemClock()
     broker = Broker(
@@ -139,6 +127,20 @@ def _open(options: Options, credentials: Credentials | None) -> tuple[Engine, Br
         free_space=None if options.data is None else partial(_free_space, options.data),
     )
     return engine, broker
+
+
+def open_engine(options: Options, faults: Faults) -> Engine:
+    """The engine over the data folder. Raises StartError if what is in there cannot be read."""
+    rng = Random()  # seeded by the operating system; ids need to be unique, not secret
+    db = open_database(options.data)
+    try:
+        return Engine(
+            db, rng, region=options.region, account=options.account, cooldowns=options.cooldowns, faults=faults
+        )
+    except Exception as error:
+        db.close()
+        what = error if isinstance(error, sqlite3.Error) else f"its content is damaged ({error!r})"
+        raise StartError(f"data folder {options.data}: {what}; move it away, or choose another with --data") from error
 
 
 def _free_space(folder: Path) -> int:
