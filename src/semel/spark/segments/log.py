@@ -25,9 +25,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+import msgspec
 import orjson
 import pyarrow as pa
 
@@ -36,6 +37,8 @@ from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, Totals, folder
 from semel.spark.segments.storage import Store, open_store
+
+Read = TypeVar("Read")
 
 FORMAT: Final = 3  # 1 had no plans, 2 other names
 IDENTITY: Final = "log.json"
@@ -75,16 +78,42 @@ def counts(url: str) -> Totals:
     return SegmentLog(open_store(url)).committed().totals
 
 
+class _Identity(msgspec.Struct):
+    id: str
+    queues: list[str]
+    format: int = 0
+    owner: str | None = None
+
+
+class _Committed(msgspec.Struct):
+    through: int
+    totals: Totals
+
+
 class SegmentLog:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._id: str | None = None
 
+    def _read(self, name: str, kind: type[Read]) -> Read | None:
+        """What a small file of the log says; None if it is not there. Half of it, or another type, is damage."""
+        data = self.store.read(name)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=kind)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(name, str(error)) from None
+
+    def _damaged(self, name: str, what: str) -> LogError:
+        return LogError(
+            f"{self.store.url}/{name} is damaged: {what}. Restore this one file from a copy, or see "
+            "'A damaged segment' in docs/spark.md"
+        )
+
     # Identity and ownership.
 
     def identity(self) -> dict[str, Any] | None:
-        data = self.store.read(IDENTITY)
-        return None if data is None else orjson.loads(data)
+        read = self._read(IDENTITY, _Identity)
+        return None if read is None else msgspec.structs.asdict(read)
 
     def create(self, queues: tuple[str, ...], owner: str | None = None) -> dict[str, Any]:
         """The log's identity; made if there is none. `owner`: the query that it belongs to, where that has a name."""
@@ -142,8 +171,11 @@ class SegmentLog:
     # Plans.
 
     def plan(self, batch: int) -> dict[str, Any] | None:
-        data = self.store.read(f"{folder(batch)}/{PLAN}")
-        return None if data is None else orjson.loads(data)
+        name = f"{folder(batch)}/{PLAN}"
+        plan = self._read(name, dict[str, Any])
+        if plan is not None and not (isinstance(plan.get("id"), str) and type(plan.get("batch")) is int):
+            raise self._damaged(name, "it has no id, or no number of its batch")
+        return plan
 
     def seal_plan(self, end: Mapping[str, Any], owner: str | None = None) -> None:
         """Before a batch's first task: from now on it has this plan and no other. Sealing it again is fine."""
@@ -214,8 +246,7 @@ class SegmentLog:
         """`attempt`: who sealed the segment; the batch is listed if that is not known."""
         if attempt is None:
             attempt = self.files(segment_id.batch).acked.get(segment_id)
-        data = None if attempt is None else self.store.read(segment_id.ack_name(attempt))
-        return None if data is None else SegmentAck.parse(orjson.loads(data))
+        return None if attempt is None else self._read(segment_id.ack_name(attempt), SegmentAck)
 
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
@@ -246,22 +277,18 @@ class SegmentLog:
     def returned(self) -> dict[str, float]:
         returned: dict[str, float] = {}
         for name in self.store.names(RETURNED):
-            returned |= orjson.loads(self.store.read(name) or b"{}")
+            returned |= self._read(name, dict[str, float]) or {}
         return returned
 
     # The end of a batch.
 
     def committed(self) -> Committed:
-        data = self.store.read(COMMITTED)
-        if data is None:
-            return Committed()
-        values = orjson.loads(data)
-        return Committed(values["through"], Totals.parse(values["totals"]))
+        read = self._read(COMMITTED, _Committed)
+        return Committed() if read is None else Committed(read.through, read.totals)
 
     def unconfirmed_deletes(self) -> dict[str, dict[str, int]]:
         """By queue: the ids that may come back although they were given out, with the time they were sent (ms)."""
-        data = self.store.read(UNCONFIRMED)
-        return {} if data is None else orjson.loads(data)
+        return self._read(UNCONFIRMED, dict[str, dict[str, int]]) or {}
 
     def finish(
         self, committed: Committed, unconfirmed: Mapping[str, Mapping[str, int]] | None, names: tuple[str, ...]
