@@ -122,7 +122,7 @@ def _read(path: Path) -> Registered | None:
             needs_token=bool(fields.get("needs_token", False)),
             born=str(fields.get("born", "")),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
