@@ -45,7 +45,10 @@ def connect(url: str, **options: Any) -> Ledger:
 
 def options_from_url(url: str, readers: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
     """The address without the options that are ours, and their values. What it has besides is the driver's."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise LedgerError(f"{_without_password(url)!r} is no address of a ledger: {error}") from None
     options: dict[str, Any] = {}
     rest: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

@@ -30,7 +30,7 @@ def get_health(url: str, *, timeout: float = 5.0) -> Health:
     try:
         answer = json.loads(data)
         return Health(bool(answer["live"]), bool(answer["ready"]), dict(answer.get("details", {})))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _not_a_worker(url, status) from None
 
 
@@ -68,7 +68,7 @@ def _call(url: str, method: str, path: str, body: bytes | None, token: str | Non
     status, data = _fetch(url, method, path, body, headers, timeout=timeout)
     try:
         answer = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         if status == 404:

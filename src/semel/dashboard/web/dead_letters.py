@@ -203,7 +203,7 @@ def _shown(text: str) -> ShownMessages:
         return ShownMessages(
             int(content["count"]), None if ids is None else tuple(map(str, ids)), content["place"], content["at"]
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise FormError("nothing was deleted: the form does not contain what it showed; reload the page") from None
 
 
