@@ -10,6 +10,7 @@ import orjson
 from fuzz.broker_harness import CALLER, ORIGIN, Exchange, exchange, new_engine
 from fuzz.complaints import no_error_logged
 from semel.broker import protocol
+from semel.broker.auth import Verifier
 from semel.broker.engine import Engine, Received
 from semel.broker.protocol import Protocol, json, query
 from semel.sqs import errors
@@ -20,6 +21,7 @@ KINDS: Final = [kind for kind in vars(errors).values() if isinstance(kind, Kind)
 SHAPES: Final = {f"com.amazonaws.sqs#{kind.shape}" for kind in KINDS}
 CODES: Final = {kind.code for kind in KINDS}
 MAX_CALLS: Final = 12
+VERIFIER: Final = Verifier({"AKIDEXAMPLE": "secret"})
 _ID: Final = "0" * 32
 
 json.warm_up()
@@ -29,11 +31,12 @@ def fuzz_http(data: bytes) -> None:
     """Bytes of a client, whole or in pieces: every request that is complete is answered in its turn, with HTTP that
     ends where it says, by a success or a well-formed error of SQS. Never a 5xx, an exception, or no answer at all.
 
-    The first byte says how large the pieces are."""
-    size, data = (data[0] or len(data), data[1:]) if data else (1, b"")
+    The first byte says how large the pieces are, and from 128 on that signatures are checked."""
+    first, data = (data[0], data[1:]) if data else (0, b"")
+    size, verifier = first % 128 or max(1, len(data)), VERIFIER if first >= 128 else None
     pieces = [data[at : at + size] for at in range(0, len(data), size)][:500]
     with no_error_logged():
-        result = exchange(pieces)
+        result = exchange(pieces, verifier)
     if result.faults:  # a request has switched faults on: then anything may be answered, or nothing
         return
     assert not result.unanswered, f"{len(result.unanswered)} of {len(result.requests)} requests were never answered"
