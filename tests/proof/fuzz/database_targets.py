@@ -6,7 +6,6 @@ read the value: a body has its MD5 beside it, which clients check; a key of the 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import cache
@@ -27,7 +26,6 @@ from semel.broker.startup import Options, open_engine
 from semel.errors import SemelError, StartError
 from semel.ledger.contract import Claim, ClaimRequest, Completion, Status, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
-from semel.sqs.errors import ServiceError
 
 NOW: Final = 1_790_000_000.0
 KEYS: Final = tuple(f"us-east-1:000000000000:orders/key-{number}" for number in range(12))
@@ -126,7 +124,7 @@ def fuzz_broker_file(data: bytes) -> None:
     try:
         with no_error_logged():
             served = [body for name in ("orders", "orders.fifo") for body in _served(engine, name)]
-    except (sqlite3.DatabaseError, UnicodeDecodeError):  # the latter is of SQLite's own text, which quotes the damage
+    except _CallFailed:
         assert content != _broker()
         return
     finally:
@@ -135,20 +133,23 @@ def fuzz_broker_file(data: bytes) -> None:
     assert content != _broker() or len(served) == len(BODIES) - 3 + 10
 
 
+class _CallFailed(Exception):
+    pass
+
+
 def _served(engine: Engine, queue: str) -> list[str]:
     """The bodies that a client takes from a queue: those that fit their checksums."""
     bodies: list[str] = []
     for _ in range(3):
-        engine.begin()
         params = {"QueueUrl": url(queue), "MaxNumberOfMessages": 10, "AttributeNames": ["All"]}
         try:
+            engine.begin()
             result = engine.call("ReceiveMessage", params, CALLER)
-        except ServiceError:
-            break
-        finally:
             engine.flush()
             engine.commit()
             engine.committed()
+        except Exception as error:  # the server makes an error answer of whatever it is
+            raise _CallFailed from error
         if not isinstance(result, Received):
             break
         try:

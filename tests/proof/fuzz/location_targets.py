@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.dashboard.views.workers import address_of
-from semel.dlq.remote import RemoteDeadLetterService
+from semel.dlq import remote
 from semel.dlq.watch import check_webhook
 from semel.doctor.inputs.ledger import without_password
 from semel.doctor.logs import discovery
@@ -19,8 +19,8 @@ from semel.telemetry.message_trail import Trail
 
 def fuzz_location(data: bytes) -> None:
     """Where something is, as a user writes it: a path, a URL. It is understood, or refused with a SemelError that
-    quotes it."""
-    text = data.decode("utf-8", "replace")
+    says why. No command line and no environment has a null in it."""
+    text = data.decode("utf-8", "replace").replace("\0", "")
     for read in _READERS:
         try:
             read(text)
@@ -38,7 +38,7 @@ _READERS: Final[tuple[Callable[[str], object], ...]] = (
     discovery.local_path,
     attempt_log._local,
     _open_store,
-    RemoteDeadLetterService,
+    remote._is_http,
     check_webhook,
     without_password,
     address_of,
