@@ -20,7 +20,7 @@ SLOW = {"http", "calls", "attempt_log", "foreign_log", "log_mapping", "ledger_fi
 @pytest.mark.parametrize("name", table.NAMES)
 def test_every_target_holds_for_changed_examples(name: str) -> None:
     target, few = table.target(name), name in SLOW
-    count = suite.effort(fast=2 if few else 12, full=80 if few else 600)
+    count = suite.effort(fast=2 if few else 12, full=50 if few else 300)
 
     @settings(
         max_examples=count,
