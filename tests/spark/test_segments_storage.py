@@ -419,7 +419,11 @@ def test_a_committed_file_that_is_not_whole_is_damage_and_not_the_beginning_of_a
 def test_every_other_file_of_the_log_is_read_whole_or_named(tmp_path: Path, name: str) -> None:
     log = SegmentLog(LocalStore(str(tmp_path)))
     log.store.put(name, b'{"id": 5, "orders": {"m": "soon"')
-    questions = {IDENTITY: log.identity, UNCONFIRMED: log.unconfirmed_deletes}
-    question = questions.get(name, log.returned if name.startswith("returned") else lambda: log.plan(7))
+    questions: dict[str, Callable[[], object]] = {
+        IDENTITY: log.identity,
+        UNCONFIRMED: log.unconfirmed_deletes,
+        "returned/0000000001.json": log.returned,
+        "b0000000007/plan.json": lambda: log.plan(7),
+    }
     with pytest.raises(LogError, match=name):
-        question()
+        questions[name]()
