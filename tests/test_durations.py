@@ -45,3 +45,8 @@ def test_durations_are_shown_as_people_say_them(value: float, shown: str) -> Non
 @pytest.mark.parametrize("value", [0, 0.5, 41.3, 134, 5_400, 187_200])
 def test_a_duration_that_is_shown_can_be_given_back(value: float) -> None:
     assert seconds(text(value).replace("min", "m")) == pytest.approx(value)
+
+
+def test_a_text_of_many_digits_is_refused_in_a_time_that_is_proportional_to_its_length() -> None:
+    with pytest.raises(SemelError, match="is not a duration"):
+        seconds("9" * 100_000 + "x")

@@ -27,3 +27,10 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(SemelError, match=r"file/state cannot be created: .*set SEMEL_STATE"):
         state_folder({"SEMEL_STATE": str(tmp_path / "file" / "state")})
+
+
+def test_the_home_of_a_user_that_does_not_exist_is_a_name_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert state_folder({"SEMEL_STATE": "~nobody-of-this-name"}).resolve() == tmp_path / "~nobody-of-this-name"

@@ -46,7 +46,7 @@ def _read(folder: Path, url: str) -> dict[str, str]:
     try:
         content = json.loads(_file(folder, url).read_bytes())
         return {"url": str(content["url"]), "token": str(content["token"])}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(error) from None
 
 

@@ -43,9 +43,7 @@ def _parse(text: str) -> float:
     if _NUMBER.fullmatch(text):
         return float(text)
     total, end = 0.0, 0
-    for part in _PART.finditer(text):
-        if part.start() != end:
-            break
+    while part := _PART.match(text, end):
         total += float(part[1]) * _UNITS[part[2]]
         end = part.end()
     if not end or end != len(text):

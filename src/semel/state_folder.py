@@ -16,7 +16,7 @@ def state_folder(environment: Mapping[str, str] | None = None) -> Path:
     """`$SEMEL_STATE`, else `$XDG_STATE_HOME/semel`, else `~/.local/state/semel`; created if it does not exist."""
     known = os.environ if environment is None else environment
     if own := known.get("SEMEL_STATE"):
-        folder = Path(own).expanduser()
+        folder = Path(os.path.expanduser(own))
     else:
         base = known.get("XDG_STATE_HOME")
         folder = (Path(base) if base and Path(base).is_absolute() else _home(known)) / "semel"

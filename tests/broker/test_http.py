@@ -187,3 +187,13 @@ def test_a_client_that_does_not_read_is_not_read_from_either() -> None:
     client.resume_writing()
     assert len(accepted) >= MAX_PIPELINED
     assert not wire.is_closing()
+
+
+def test_what_a_client_sends_behind_its_last_request_is_neither_read_nor_answered() -> None:
+    accepted: list[Request] = []
+    last, wire = connection(accepted)
+    last.data_received(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET + b"no HTTP")
+    last.data_received(GET)
+    assert len(accepted) == 1
+    accepted[0].reply(render(200, b"text/plain", b"done", keep_alive=False))
+    assert wire.written.count(b"HTTP/1.1") == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from semel.broker.engine.attributes import checked
 from semel.broker.engine.identity import Access, Identity
 from semel.broker.engine.policy import Policy, Verdict, context_of
+from semel.sqs.errors import ServiceError
 
 QUEUE = "arn:aws:sqs:us-east-1:000000000000:orders"
 ALICE = Identity("AKIDALICE", "111122223333", "AIDAALICE", "arn:aws:iam::111122223333:user/alice", "us-east-1")
@@ -424,3 +425,11 @@ def test_any_statement_can_be_parsed_and_none_that_is_malformed_permits(malforme
     if found is ALLOWED:
         assert malformed["Effect"] == "Allow"
         assert {"Resource"} < malformed.keys()
+
+
+@pytest.mark.parametrize("depth", [60, 5_000])
+@pytest.mark.parametrize("name", ["Policy", "RedriveAllowPolicy"])
+def test_a_document_that_is_nested_deeper_than_any_policy_is_refused(name: str, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    with pytest.raises(ServiceError):
+        checked({name: f'{{"Statement": {nested}, "redrivePermission": "allowAll"}}'}, {}, fifo=False)

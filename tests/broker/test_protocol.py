@@ -156,3 +156,9 @@ def test_the_engine_leaves_parameters_as_they_are() -> None:
     )
     perform("DeleteMessageBatch", QueueUrl=URL, Entries=handles)
     engine.close()
+
+
+@pytest.mark.parametrize("path", ["//111122223333//orders", "/./111122223333/orders", "/111122223333/x/../orders"])
+def test_what_a_signature_does_not_cover_in_a_path_does_not_change_which_queue_is_meant(path: str) -> None:
+    call = parse("GET", f"{path}?Action=DeleteQueue", {}, b"", "http://broker")
+    assert call.params == {"QueueUrl": "http://broker/111122223333/orders"}

@@ -90,3 +90,13 @@ def test_a_line_that_was_cut_costs_neither_the_one_before_nor_the_next(tmp_path:
         file.write(b'{"at": 5, "who": "cut')
     audit.write("ann", "delete", count=2)
     assert [entry.count for entry in audit.entries()] == [2, 1]
+
+
+@pytest.mark.parametrize("damage", [b'{"at": 1, "who": "\xff", "action": "x"}', b"[" * 5_000, b'{"at": 1, "wh'])
+def test_a_damaged_line_costs_no_other_entry(tmp_path: Path, damage: bytes) -> None:
+    audit = Audit.at(tmp_path)
+    audit.write("ann", "send")
+    with audit.path.open("ab") as file:
+        file.write(damage + b"\n")
+    audit.write("ann", "delete")
+    assert [entry.action for entry in audit.entries()] == ["delete", "send"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from semel.dlq.jobs import MAX_JOBS, Job, Jobs, JobStopped, NoSuchJob, State
+from semel.dlq.jobs.control import ControlFile
 from semel.errors import SemelError
 
 
@@ -326,3 +327,18 @@ def test_a_job_that_has_ended_does_not_run_again(tmp_path: Path) -> None:
     job = jobs.create("redrive", "dead").run(lambda _job: None)
     job.working(State.CANARY)
     assert Jobs(tmp_path).get(job.id).state is job.state is State.DONE
+
+
+@pytest.mark.parametrize("damage", [b'{"id": "\xff"}', b"[" * 5_000, b'{"id": "j"'])
+def test_a_damaged_job_file_hides_no_other_job(tmp_path: Path, damage: bytes) -> None:
+    jobs = Jobs(tmp_path)
+    good = jobs.create("redrive", "orders-dlq").run(lambda _job: None)
+    (tmp_path / "20260101-000000-damaged.json").write_bytes(damage)
+    assert [job.id for job in Jobs(tmp_path).all()] == [good.id]
+
+
+def test_a_damaged_request_to_a_job_costs_no_other_request(tmp_path: Path) -> None:
+    control = ControlFile(tmp_path / "job.json")
+    (tmp_path / "job.control").write_bytes(b'{"action": "\xff"}\n' + b"[" * 5_000 + b"\n")
+    control.ask("cancel", "ann", 1.0)
+    assert [request.action for request in control.new()] == ["cancel"]

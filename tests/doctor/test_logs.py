@@ -462,3 +462,18 @@ def test_the_kind_of_a_file_is_in_its_name_and_in_nothing_else(tmp_path: Path) -
         (tmp_path / name).write_bytes(b"PAR1" + bytes(100) + (60).to_bytes(4, "little") + b"PAR1")
     files: list[LogFile] = find([str(tmp_path)]).files
     assert {Path(file.path).name: (file.kind, file.compression) for file in files} == names
+
+
+def test_a_document_without_the_list_that_was_named_is_named_itself(tmp_path: Path) -> None:
+    file = tmp_path / "log.json"
+    file.write_text('{"entries": {"id": "m-1"}}')
+    with pytest.raises(streams.BrokenLog, match=r"no list of lines at \.entries"):
+        list(streams.texts(LogFile("log.json", Kind.LINES, 1, str(file)), ("entries",)))
+
+
+def test_a_malformed_line_in_any_script_ends_nothing(duckdb_engine: Engine, tmp_path: Path) -> None:
+    """DuckDB quotes such a line in its error, cut at a byte that may be within a character."""
+    for shift in range(4):
+        odd = '{"at": ' + "x" * shift + "ΏΟΟΟΟёʓ" * 20
+        events, quality = events_and_quality(duckdb_engine, write(tmp_path / f"{shift}.jsonl", line(), odd))
+        assert (len(events), quality.malformed) == (1, 1)

@@ -554,3 +554,29 @@ class TestClose:
             assert other.execute("SELECT id FROM effects").fetchall() == [(1,)]
         with pytest.raises(LedgerError, match="is closed"):
             win(ledger, "a")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE semel_ledger SET status = 'd0ne'",
+        "UPDATE semel_ledger SET expires = 'soon'",
+        "UPDATE semel_ledger SET result = 5",
+        "UPDATE semel_meta SET value = 'x' WHERE name = 'floor'",
+    ],
+)
+def test_a_row_that_no_ledger_has_written_is_damage_and_its_work_is_not_done_again(path: str, damage: str) -> None:
+    with contextlib.closing(SqliteLedger(path)) as ledger:
+        finish(ledger, win(ledger, "k").claim)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(damage)
+    with contextlib.closing(SqliteLedger(path)) as ledger, pytest.raises(LedgerError, match="damaged"):
+        ask(ledger, "k")
+
+
+def test_a_damaged_schema_is_named_with_its_file(path: str) -> None:
+    SqliteLedger(path).close()
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content.replace(b"CREATE TABLE semel_ledger", b"CREATE \xcf\xff\xcf\xff\xcf semel_ledger"))
+    with pytest.raises(LedgerError, match=path):
+        SqliteLedger(path)

@@ -299,3 +299,8 @@ def test_a_payload_function_decides_what_is_compared() -> None:
 def test_what_is_no_payload_rule_is_refused_when_the_handler_is_made(spec: Any) -> None:
     with pytest.raises(SemelError):
         payload_rule(spec)
+
+
+def test_an_index_with_more_digits_than_a_number_can_have_is_no_path() -> None:
+    with pytest.raises(SemelError, match="is not a path"):
+        JsonPath.parse(f"$.lines[{'9' * 5_000}]")

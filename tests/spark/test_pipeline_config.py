@@ -367,3 +367,14 @@ def test_a_queue_is_not_read_and_written_by_one_pipeline(tmp_path: Path) -> None
     told = mistakes(tmp_path, text)
     assert "read by this very pipeline" in told
     assert "no field 'country'" in told
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 3_000, f"[{'a.' * 600}b]\nc = 1\n"])
+def test_a_file_that_is_nested_too_deep_is_a_mistake_of_the_file(tmp_path: Path, text: str) -> None:
+    assert "nested too deep" in mistakes(tmp_path, text)
+
+
+def test_a_json_schema_that_is_no_unicode_or_too_deep_is_a_mistake_of_the_file(tmp_path: Path) -> None:
+    for schema in ('{"type": "object", "properties": {"\\ud800": {"type": "string"}}}', "[" * 3_000):
+        (tmp_path / "body.json").write_text(schema)
+        assert "json_schema" in mistakes(tmp_path, GOOD.replace("ddl", 'json_schema = "body.json" #'))

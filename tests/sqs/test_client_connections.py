@@ -403,3 +403,17 @@ def test_a_call_that_is_cancelled_before_its_answer_is_not_tried_again() -> None
     with scripted(script) as server, client_for(server.url) as client:
         with pytest.raises(Cancelled):
             client.call("ListQueues", cancel=cancel)
+
+
+@pytest.mark.parametrize("framing", [f"Content-Length: {'9' * 5_000}", "Content-Length: 1e3", "Content-Length: -1"])
+def test_a_length_that_is_no_length_is_no_answer(framing: str) -> None:
+    script = in_turn(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n{{}}".encode())
+    with scripted(script) as server, client_for(server.url, max_attempts=1) as client, pytest.raises(Unreachable):
+        list_queues(client)
+
+
+@pytest.mark.parametrize("size", ["-2", "+2", "0x2", "2_0", ""])
+def test_a_chunk_whose_size_is_no_number_is_no_answer(size: str) -> None:
+    script = in_turn(f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\n{{}}\r\n0\r\n\r\n".encode())
+    with scripted(script) as server, client_for(server.url, max_attempts=1) as client, pytest.raises(Unreachable):
+        list_queues(client)

@@ -263,3 +263,11 @@ def test_asking_something_else_says_so(answer: bytes) -> None:
 def test_asking_an_address_that_cannot_be_says_so(url: str) -> None:
     with pytest.raises(SemelError, match="no worker answers at"):
         get_health(url)
+
+
+def test_a_target_that_is_no_url_is_not_found() -> None:
+    with serving() as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            client.sendall(b"GET http://[half HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.0 404")
+        assert get(server, "/health")[0] == 200

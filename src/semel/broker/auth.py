@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from semel.broker.engine.addresses import ACCOUNT, REGION
 from semel.broker.engine.identity import Identity
+from semel.broker.protocol.query import resolved
 from semel.errors import StartError
 from semel.sqs import errors
 from semel.sqs.errors import ServiceError
@@ -365,14 +366,7 @@ def _check_signed(names: Sequence[bytes], headers: Mapping[bytes, bytes]) -> Non
 
 def _canonical_path(path: bytes) -> bytes:
     """Dot segments and doubled slashes resolved, then encoded once more on top of how it was sent."""
-    segments: list[bytes] = []
-    for segment in path.split(b"/"):
-        if segment == b"..":
-            del segments[-1:]
-        elif segment not in (b"", b"."):
-            segments.append(segment)
-    closing = b"/" if segments and path.endswith(b"/") else b""
-    return quote(b"/" + b"/".join(segments) + closing).encode()
+    return quote(resolved(path.decode("utf-8", "surrogatepass")), errors="surrogatepass").encode()
 
 
 def _canonical_query(parameters: Iterable[tuple[bytes, bytes]], *, presigned: bool) -> bytes:

@@ -263,6 +263,8 @@ class Connection(asyncio.Protocol):
         self._busy_since = None
         self._has_asked = True
         self._requests.append(request)
+        if not request.keep_alive:
+            self._closing = True  # it is the last one: what the client sends behind it is not read
         if len(self._requests) == MAX_PIPELINED:
             self._pipe_full = True
             self._read_or_not()

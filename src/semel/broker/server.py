@@ -48,6 +48,7 @@ _TOO_MANY: Final = "Too many calls are waiting to be carried out. Try again in a
 _REFUSAL_SECONDS: Final = 0.5
 _LONGEST_AGENT: Final = 1_024
 _GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
+_DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 
 
@@ -599,5 +600,8 @@ def _failure(cause: Exception) -> ServiceError:
             SERVICE_UNAVAILABLE,
             f"The broker's disk does not take this change ({cause}); nothing was stored. Make room and try again.",
         )
+    if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorname", "").startswith(_DAMAGE):
+        log.critical("the data folder is damaged (%s): stop the broker, and restore it from a backup", cause)
+        return ServiceError(INTERNAL_FAILURE, f"The broker's data folder is damaged ({cause}); see its log.")
     log.error("a call failed", exc_info=cause)
     return ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")

@@ -166,20 +166,8 @@ def _open(options: Options, credentials: Credentials | None) -> Broker:
     for kind, setting in options.faults.items():
         chosen = setting if isinstance(setting, Setting) else Setting(setting)
         faults.set(kind, chosen.rate, milliseconds=chosen.milliseconds)
-    rng = Random()  # seeded by the operating system; ids need to be unique, not secret
+    engine = open_engine(options, faults)
     home = {"region": options.region, "account": options.account}
-    db = open_database(options.data)
-    try:
-        engine = Engine(
-            db,
-            rng,
-            **home,
-            cooldowns=options.cooldowns,
-            faults=faults,
-        )
-    except sqlite3.Error as error:
-        db.close()
-        raise StartError(f"data folder {options.data}: {error}; move it away, or choose another with --data") from None
     verifier = Verifier(credentials, **home) if credentials is not None else None
     clock = ManualClock() if options.manual_clock else SystemClock()
     return Broker(
@@ -211,6 +199,20 @@ def _that_fit(limits: Limits) -> Limits:
         return limits
     room = max(_FEWEST, files - _OWN_FILES)
     return replace(limits, connections=room - room // 8, lingering=room // 8)
+
+
+def open_engine(options: Options, faults: Faults) -> Engine:
+    """The engine over the data folder. Raises StartError if what is in there cannot be read."""
+    rng = Random()  # seeded by the operating system; ids need to be unique, not secret
+    db = open_database(options.data)
+    try:
+        return Engine(
+            db, rng, region=options.region, account=options.account, cooldowns=options.cooldowns, faults=faults
+        )
+    except Exception as error:
+        db.close()
+        what = error if isinstance(error, sqlite3.Error) else f"its content is damaged ({error!r})"
+        raise StartError(f"data folder {options.data}: {what}; move it away, or choose another with --data") from error
 
 
 def _free_space(folder: Path) -> int:

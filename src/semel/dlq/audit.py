@@ -143,8 +143,8 @@ class Audit:
             for line in self._file.newest_first():
                 try:
                     entry = _DECODER.decode(line)
-                except msgspec.DecodeError:
-                    continue  # cut by a full disk
+                except (ValueError, RecursionError):
+                    continue  # cut by a full disk, or damaged
                 if not wanted.holds(AuditCandidate(entry, now)):
                     continue
                 yield entry

@@ -239,7 +239,7 @@ def read_document(text: str, message: DeadLetterMessage, key: str | Key = Key.KE
     before: dict[str, Any] = json.loads(document(message, to))
     try:
         after = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EditError(f"the saved document is not JSON: {error}") from None
     if not isinstance(after, dict) or "body" not in after:
         raise EditError('the saved document has no "body"')

@@ -57,7 +57,7 @@ def redrive_policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
     text = attributes.get("RedrivePolicy") or "{}"
     try:
         policy = json.loads(text) if isinstance(text, str) else text
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return policy if isinstance(policy, dict) else {}
 

@@ -96,8 +96,7 @@ class RemoteDeadLetterService:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_http(url):
             raise RemoteError(f"{url!r} is not the address of a dashboard; write http://host:9325")
         self.url = url.rstrip("/")
         self._token = token or dashboard_token.find(self.url) or ""
@@ -373,7 +372,7 @@ class RemoteDeadLetterService:
             if error.status in errors:
                 raise errors[error.status](str(error)) from None
             raise
-        except (ValueError, OSError, http.client.HTTPException) as error:
+        except (ValueError, RecursionError, OSError, http.client.HTTPException) as error:
             raise RemoteError(f"the answer of {self.url} cannot be read: {error}; is a dashboard there?") from None
         if not isinstance(answered, dict):
             raise RemoteError(f"the answer of {self.url} is not the one of a dashboard")
@@ -467,3 +466,11 @@ def _message(wire: msgspec.Struct) -> DeadLetterMessage:
     for name in _ATTRIBUTES:
         values[name] = {key: value.attribute() for key, value in values[name].items()}
     return DeadLetterMessage(**values)
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half a bracket
+        return False

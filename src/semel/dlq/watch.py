@@ -162,12 +162,16 @@ class AlarmChannel:
 def _load(path: Path) -> WatchState:
     try:
         return msgspec.json.decode(path.read_bytes(), type=WatchState)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         return WatchState()
 
 
 def check_webhook(url: str) -> None:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    try:
+        is_http = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:  # half a bracket
+        is_http = False
+    if not is_http:
         raise SemelError(f"--webhook {url!r} is not a URL; write https://host/path")
 
 

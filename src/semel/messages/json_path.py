@@ -14,7 +14,7 @@ from semel.errors import SemelError
 STEP: Final = re.compile(
     r"""
     \. (?P<name> [^\s.\[\]'"*?@(),:]+ )
-    | \[ (?P<index> -?\d+ ) \]
+    | \[ (?P<index> -?\d{1,18} ) \]
     | \[ ' (?P<single> (?: [^'\\] | \\. )* ) ' \]
     | \[ " (?P<double> (?: [^"\\] | \\. )* ) " \]
     """,

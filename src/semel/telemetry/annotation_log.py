@@ -49,8 +49,8 @@ def since(folder: Path, at: float = 0.0) -> list[Annotation]:
         for line in _log(folder).newest_first():
             try:
                 annotation = _DECODER.decode(line)
-            except msgspec.DecodeError:
-                continue  # cut by a full disk
+            except (ValueError, RecursionError):
+                continue  # cut by a full disk, or damaged
             if annotation.at < at - _MAX_SKEW:
                 break
             if annotation.at >= at:

@@ -208,7 +208,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.arrived(self.connection)
-        path = urlsplit(self.path).path.rstrip("/")
+        path = self._path()
         if path == "/metrics":
             self._metrics()
         elif path in ("/health", "/health/live", "/health/ready"):
@@ -221,9 +221,15 @@ class _Answer(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def _path(self) -> str:
+        try:
+            return urlsplit(self.path).path.rstrip("/")
+        except ValueError:  # a host with half a bracket
+            return ""
+
     def do_POST(self) -> None:
         control = self.server.sources.control
-        if control is None or urlsplit(self.path).path.rstrip("/") != "/control":
+        if control is None or self._path() != "/control":
             self._send(HTTPStatus.NOT_IMPLEMENTED, TEXT, b"this endpoint cannot be controlled\n")
         else:
             self._controlled(lambda: control.do(self._command()))

@@ -205,14 +205,17 @@ def _age(path: Path) -> tuple[str, float]:
 
 
 def _local(text: str) -> Path:
-    scheme = urlsplit(text).scheme
+    try:
+        scheme, _, path, *_ = urlsplit(text)
+    except ValueError:  # a path with a bracket behind two slashes
+        scheme, path = "", text
     if scheme == "file":
-        return Path(unquote(urlsplit(text).path))
+        return Path(unquote(path))
     if len(scheme) > 1:  # one letter is a drive
         raise TrailError(
             f"the trail of a message is read from local files only, not from {text}; use the doctor for a bucket"
         )
-    return Path(text).expanduser()
+    return Path(os.path.expanduser(text))
 
 
 def _texts(values: str | Sequence[str] | None) -> frozenset[str]:

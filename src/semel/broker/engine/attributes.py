@@ -47,6 +47,7 @@ _FIFO_DEFAULTS: Final[Mapping[str, str]] = {
     "DeduplicationScope": "queue",
     "FifoThroughputLimit": "perQueue",
 }
+_DEEPEST: Final = 50  # levels of a document; a policy has six
 _DOCUMENTS: Final = ("Policy", "RedrivePolicy", "RedriveAllowPolicy")
 _FIFO_ONLY: Final = ("DeduplicationScope", "FifoThroughputLimit")
 _SETTABLE: Final = frozenset(
@@ -147,10 +148,7 @@ def _bad_value(name: str) -> ServiceError:
 
 
 def _check_policy(value: str) -> None:
-    try:
-        policy = json.loads(value)
-    except (ValueError, RecursionError):
-        policy = None
+    policy = _parsed(value)
     if not isinstance(policy, dict):
         raise _bad_value("Policy")
     statements = _listed(policy.get("Statement", []))
@@ -229,13 +227,26 @@ def parse_redrive_allow(text: str) -> Callable[[Arn], bool]:
 
 
 def _document(text: str, bad: Callable[[str], ServiceError]) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
+    document = _parsed(text)
     if not isinstance(document, dict):
         raise bad("It is not a valid JSON object.")
     return document
+
+
+def _parsed(text: str) -> Any:
+    """A JSON document; None if it is none, or if it is nested so deep that reading it again might fail."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return None if _is_deeper(document, _DEEPEST) else document
+
+
+def _is_deeper(document: Any, levels: int) -> bool:
+    if not isinstance(document, dict | list):
+        return False
+    values = document.values() if isinstance(document, dict) else document
+    return not levels or any(_is_deeper(value, levels - 1) for value in values)
 
 
 def same_value(name: str, one: str, other: str) -> bool:

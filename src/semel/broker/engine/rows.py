@@ -6,6 +6,7 @@ is sent and joined into each answer as they are. The first two have fixed length
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -29,6 +30,12 @@ EXTRA_ATTRIBUTES: Final = (
 )
 
 
+class DamagedRow(sqlite3.DatabaseError):
+    """SQLite has read the row of a message, and what is in it was never written by a broker."""
+
+    sqlite_errorname = "SQLITE_CORRUPT"
+
+
 class Row(NamedTuple):
     """The columns that receiving and moving need, in the order of COLUMNS."""
 
@@ -48,7 +55,7 @@ class Row(NamedTuple):
 
     @property
     def body(self) -> str:
-        body: str = orjson.loads(self.wire[_BODY_AT])
+        body: str = _json(self.wire[_BODY_AT])
         return body
 
     def extras(self) -> dict[str, Any]:
@@ -57,7 +64,14 @@ class Row(NamedTuple):
         attributes, dedup, trace: as they were sent; sender: if it is not the queue's account; source: the ARN of the
         queue that it is a dead letter of; prior, first, sent: receives, first receive and SentTimestamp that it brought
         from other queues."""
-        return orjson.loads(self.extra) if self.extra else _NOTHING
+        return _json(self.extra) if self.extra else _NOTHING
+
+
+def _json(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise DamagedRow(f"the row of a message is damaged: {error}") from None
 
 
 def wire_of(message_id: str, body: str) -> tuple[str, str]:

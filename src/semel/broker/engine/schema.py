@@ -109,7 +109,7 @@ def open_database(folder: Path | None) -> sqlite3.Connection:
     path = folder / DATABASE_NAME
     try:
         return _prepare(_connect(str(path)), str(path))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StartError(f"data folder {folder}: {path.name}: {error}; {_way_out(error)}") from None
 
 
@@ -154,7 +154,9 @@ def _statements(script: str) -> list[str]:
     return [statement for statement in "\n".join(lines).split(";") if statement.strip()]
 
 
-def _way_out(error: sqlite3.Error) -> str:
+def _way_out(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):  # SQLite's own text, which quotes what it has found
+        return "it is damaged; move it away, or choose another folder with --data"
     match error.sqlite_errorname.split("_")[1] if hasattr(error, "sqlite_errorname") else "":
         case "BUSY" | "LOCKED":
             return "another broker is using it; stop that one, or choose another folder with --data"

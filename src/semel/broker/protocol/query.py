@@ -50,6 +50,7 @@ _JSON_NAMES: Final = {"QueueUrls": "queueUrls", "Messages": "messages"}
 def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation, dict[str, Any]]:
     """The operation that Action names, and its parameters as the service model has them."""
     path, _, query = target.partition("?")
+    path = resolved(path)
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
         if method == "POST":
@@ -74,6 +75,19 @@ def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation
         if operation.input.members[member].type == "list":
             params.setdefault(member, [])
     return operation, operation.input.check(params, "request")
+
+
+def resolved(path: str) -> str:
+    """A path without dot segments and doubled slashes. Signatures are made over this form: whatever else is in a path
+    can be changed on the way, and must not change which queue is meant."""
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del segments[-1:]
+        elif segment not in ("", "."):
+            segments.append(segment)
+    closing = "/" if segments and path.endswith("/") else ""
+    return "/" + "/".join(segments) + closing
 
 
 class _Tree:

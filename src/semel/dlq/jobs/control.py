@@ -75,7 +75,7 @@ class ControlFile:
 def _request(line: bytes) -> ControlRequest | None:
     try:
         return msgspec.json.decode(line, type=ControlRequest)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
 
 

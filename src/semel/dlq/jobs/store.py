@@ -321,7 +321,7 @@ def polled(
 def _decode(path: Path) -> JobFile | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=JobFile)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         _log.warning("%s is not a job file: %s", path, error)
         return None
 

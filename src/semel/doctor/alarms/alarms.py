@@ -156,7 +156,7 @@ def read_existing(path: str | Path) -> Mapping[str, frozenset[str]]:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DoctorError(f"--alarms {path}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DoctorError(f"--alarms {path}: not JSON ({error}); {_HOW}") from None
     alarms = content.get("MetricAlarms") if isinstance(content, dict) else None
     if not isinstance(alarms, list):

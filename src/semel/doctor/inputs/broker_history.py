@@ -29,7 +29,10 @@ _COLUMNS: Final = {
 
 def fetch(address: str, queues: Sequence[str]) -> Mapping[str, Any]:
     """The history of these queues, or of all. A user and password in the address are a key pair of the broker."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise DoctorError(f"--metrics {address}: {error}; write http://host:port") from None
     host = parts.netloc.rpartition("@")[2]
     query = urlencode([("queue", queue) for queue in queues])
     url = f"{parts.scheme}://{host}/_semel/history{'?' if query else ''}{query}"
@@ -47,7 +50,7 @@ def fetch(address: str, queues: Sequence[str]) -> Mapping[str, Any]:
     except (OSError, URLError) as error:
         reason = getattr(error, "reason", error)
         raise DoctorError(f"{where}: no answer ({reason}); give the address that `semel serve` printed") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DoctorError(f"{where}: {_refusal(0)}") from None
     if not isinstance(content, dict) or not isinstance(content.get("queues"), dict):
         raise DoctorError(f"{where}: {_refusal(0)}")

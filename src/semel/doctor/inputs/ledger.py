@@ -34,7 +34,10 @@ def look(url: str, retention: float | None = None) -> LedgerState:
 
 def without_password(url: str) -> str:
     """The address as it may be shown: neither password nor options."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # half a bracket: whatever is a password in there, it is not shown
+        return f"{url.partition('://')[0]}://…"
     user = f"{parts.username}@" if parts.username else ""
     return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
 

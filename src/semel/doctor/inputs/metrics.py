@@ -81,5 +81,5 @@ def _read(path: Path, source: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise DoctorError(f"--metrics {source}: {path} cannot be read: {error.strerror or error}; {_HOW}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DoctorError(f"--metrics {source}: {path} is no JSON ({error}); {_HOW}") from None

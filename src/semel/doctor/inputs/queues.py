@@ -107,7 +107,7 @@ def _state(queue: Queue, attributes: Mapping[str, str]) -> QueueState:
 def _policy(attributes: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
         policy = json.loads(attributes.get(name) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return policy if isinstance(policy, dict) else {}
 

@@ -112,7 +112,10 @@ def is_local(path: str) -> bool:
 def local_path(address: str) -> str:
     if "://" not in address:
         return os.path.abspath(os.path.expanduser(address))
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise DoctorError(f"--log {address}: {error}; write file:///var/log") from None
     if parts.netloc not in ("", "localhost"):
         raise DoctorError(f"--log {address}: file:// takes three slashes before a path, as in file:///var/log")
     return unquote(parts.path)

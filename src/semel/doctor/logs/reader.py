@@ -107,7 +107,7 @@ class LogReader:
         checked = self._checked
         try:
             cursor.execute(self._queries[checked], parameters)
-        except duckdb.InvalidInputException:
+        except (duckdb.InvalidInputException, UnicodeDecodeError):  # its text may be cut within a character
             if checked:
                 raise
             self._checked = True

@@ -23,7 +23,7 @@ import orjson
 from semel.doctor.logs.discovery import Kind, LogFile
 from semel.errors import SemelError
 from semel.extras import importing
-from semel.telemetry.field_mapping import Path
+from semel.telemetry.field_mapping import Path, value_at, written
 
 CHUNK: Final = 16 * 1024 * 1024  # smaller ones cost more planning, larger ones more memory management
 LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes
@@ -165,9 +165,9 @@ def _from_csv(stream: BinaryIO) -> Iterator[Text]:
 
 def _from_document(stream: BinaryIO, records: Path) -> Iterator[Text]:
     """One JSON document; each entry of the list at `records` is a line."""
-    document: Any = orjson.loads(stream.read())
-    for part in records:
-        document = document[part]
+    document = value_at(orjson.loads(stream.read()), records)
+    if not isinstance(document, list):
+        raise ValueError(f"it has no list of lines at {written(records)}")
     for start in range(0, len(document), _ROWS):
         lines = [orjson.dumps(record).decode() for record in document[start : start + _ROWS]]
         yield Text("\n".join(lines), start + 1)

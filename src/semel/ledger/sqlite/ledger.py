@@ -36,7 +36,7 @@ from semel.ledger.contract import (
 )
 from semel.ledger.sqlite import rows
 from semel.ledger.sqlite import transaction as outbox
-from semel.ledger.sqlite.schema import Connection, explained, identity, opened, patiently
+from semel.ledger.sqlite.schema import TROUBLE, Connection, explained, identity, opened, patiently
 from semel.ledger.sqlite.transaction import SqliteTransaction
 from semel.ledger.sqlite.writer import Writer
 
@@ -71,7 +71,11 @@ class SqliteLedger(Ledger):
         self.retention = retention
         self.clock, self._timeout = clock, timeout
         connection = opened(self.path, synchronous.upper(), timeout)
-        self._identity = identity(connection)
+        try:
+            self._identity = identity(connection)
+        except TROUBLE as error:
+            connection.close()
+            raise explained(error, self.path) from error
         self._writer = Writer(connection, self.path, timeout)
         # Whoever only looks need not wait for those who write, nor for the disk.
         self._reader: Connection | None = None
@@ -191,5 +195,5 @@ class SqliteLedger(Ledger):
             try:
                 cursor = self._reader.cursor()
                 return patiently(lambda: work(cursor), self._timeout)
-            except sqlite3.Error as error:
+            except TROUBLE as error:
                 raise explained(error, self.path) from error

@@ -26,6 +26,7 @@ from semel.ledger.contract import (
     Won,
 )
 from semel.ledger.rules import Winning, decide
+from semel.ledger.sqlite.schema import DamagedRow
 
 _COLUMNS: Final = (
     "key, status, fence, attempt, claimant, lease_ends, payload, source, result, notes, first_seen, changed, expires"
@@ -81,6 +82,13 @@ _LATER: Final = "UPDATE semel_ledger SET purge_at = ? WHERE rowid = ?"
 _FLOOR: Final = "SELECT value FROM semel_meta WHERE name = 'floor'"
 _RAISE_FLOOR: Final = "UPDATE semel_meta SET value = max(value, ?) WHERE name = 'floor'"
 
+_STATUSES: Final = frozenset(status.value for status in Status)
+_TEXT, _NUMBER = (str,), (int, float)
+# Of the columns, in their order.
+_TYPES: Final = (
+    *(_TEXT, _TEXT, (int,), (int,), _TEXT, _NUMBER, _TEXT, _TEXT, (bytes,), (bytes, type(None))),
+    *(_NUMBER, _NUMBER, _NUMBER),
+)
 _CLAIMED: Final = Status.CLAIMED.value  # the driver binds a plain string faster than a member
 _FEW: Final = 8  # kinds of records in one call that are written by one statement each
 _LOOKED_AT: Final = 500  # rows in one transaction of a purge, which takes a few milliseconds
@@ -120,7 +128,7 @@ class Terms(NamedTuple):
 
 
 def claim(db: sqlite3.Cursor, requests: Sequence[ClaimRequest], terms: Terms) -> list[ClaimResult]:
-    ((floor,),) = db.execute(_FLOOR).fetchall()
+    floor = _floor(db)
     fence, lease = floor + 1, terms.lease
     common = [fence, terms.claimant, terms.now + lease, terms.now, terms.expires]
     # Most keys are new: put them all in as such, and only if some were there already look at which.
@@ -259,6 +267,8 @@ def purge(db: sqlite3.Cursor, limit: int, now: float) -> tuple[int, bool]:
     """Look at some rows: remove those that have expired, and look at the others again when they will have. How many
     were removed, at most `limit`, and whether there may be more to look at."""
     due = db.execute(_DUE, (now, _LOOKED_AT)).fetchall()
+    if any(_is_other(fence, (int,)) or _is_other(expires, (int, float)) for _, fence, expires in due):
+        raise DamagedRow("the row of a key that is due to be removed has other values than a ledger writes")
     gone = [(rowid, fence) for rowid, fence, expires in due if expires <= now][:limit]
     if gone:
         db.execute(_RAISE_FLOOR, (max(fence for _, fence in gone),))
@@ -269,7 +279,25 @@ def purge(db: sqlite3.Cursor, limit: int, now: float) -> tuple[int, bool]:
 
 def find(db: sqlite3.Cursor, keys: Sequence[str]) -> dict[str, Row]:
     """The rows of these keys, expired ones too."""
-    return {row[0]: Row(*row) for marks, part in _in(keys) for row in db.execute(f"{_FIND} {marks}", part)}
+    return {row[0]: _checked(Row(*row)) for marks, part in _in(keys) for row in db.execute(f"{_FIND} {marks}", part)}
+
+
+def _checked(row: Row) -> Row:
+    """SQLite has no checksums: a row that was never written like this must not decide whether work is done again."""
+    if row.status not in _STATUSES or any(map(_is_other, row, _TYPES)):
+        raise DamagedRow(f"the row of the key {row.key!r} has other values than a ledger writes")
+    return row
+
+
+def _is_other(value: object, kinds: tuple[type, ...]) -> bool:
+    return not isinstance(value, kinds)
+
+
+def _floor(db: sqlite3.Cursor) -> int:
+    rows = db.execute(_FLOOR).fetchall()
+    if len(rows) != 1 or type(rows[0][0]) is not int:
+        raise DamagedRow("it does not know the fences of the keys that were removed")
+    return int(rows[0][0])
 
 
 def _in(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -325,4 +353,7 @@ def _packed(notes: Mapping[str, bytes]) -> bytes:
 
 
 def unpacked(notes: bytes | None) -> dict[str, bytes]:
-    return {name: base64.b64decode(value) for name, value in orjson.loads(notes).items()} if notes else {}
+    try:
+        return {name: base64.b64decode(value) for name, value in orjson.loads(notes).items()} if notes else {}
+    except (ValueError, TypeError, AttributeError):
+        raise DamagedRow("the notes of a key are not as a ledger writes them") from None

@@ -90,12 +90,24 @@ _WAYS_OUT: Final = {
 _PASSES: Final = frozenset({5, 6, 13, 10, 8, 14, 3})  # what may be over by itself, or with a hand from outside
 
 
-def code_of(error: sqlite3.Error) -> int:
+class DamagedRow(sqlite3.DatabaseError):
+    """SQLite has read a row, and what is in it was never written by a ledger."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+# The driver fails to decode SQLite's own text where that quotes a damaged schema.
+TROUBLE: Final = (sqlite3.Error, UnicodeDecodeError)
+
+
+def code_of(error: Exception) -> int:
     """The primary result code, or 0."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
-def explained(error: sqlite3.Error, path: str) -> LedgerError:
+def explained(error: Exception, path: str) -> LedgerError:
     """The driver's error as one of ours: what happened, to which file, what to do next."""
     code = code_of(error)
     way_out = _WAYS_OUT.get(code, "SQLite refused the ledger's own statement")
@@ -156,7 +168,7 @@ def opened(path: str, synchronous: str, timeout: float) -> Connection:
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"), timeout)
             _migrate(connection, path)
             connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except TROUBLE as error:
         connection.close()
         raise explained(error, path) from error
     except BaseException:
@@ -172,7 +184,9 @@ def _version(connection: sqlite3.Connection) -> int:
         if code_of(error) != sqlite3.SQLITE_ERROR:  # anything but "no such table"
             raise
         row = None
-    return int(row[0]) if row else 0
+    if row and type(row[0]) is not int:
+        raise DamagedRow(f"its version is {row[0]!r}")
+    return row[0] if row else 0
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
@@ -194,5 +208,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 def identity(connection: sqlite3.Connection) -> str:
     """What tells this file from every other; the ids of its outgoing messages start with it."""
-    (value,) = connection.execute(_GET, ("identity",)).fetchone()
-    return str(value)
+    row = connection.execute(_GET, ("identity",)).fetchone()
+    if row is None:
+        raise DamagedRow("it has no identity")
+    return str(row[0])

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from semel.ledger.combiner import Call, Closed, Combiner, NoTurn, copied
 from semel.ledger.contract import LedgerError, LedgerUnavailable
 from semel.ledger.forks import OwningProcess
-from semel.ledger.sqlite.schema import BUSY, Connection, code_of, explained, patiently
+from semel.ledger.sqlite.schema import BUSY, TROUBLE, Connection, code_of, explained, patiently
 
 Returned = TypeVar("Returned")
 
@@ -127,7 +127,7 @@ class Writer:
                 for call in calls:
                     self._serve(connection, [call])
                 return
-            calls[0].end(error=explained(error, self._path) if isinstance(error, sqlite3.Error) else error)
+            calls[0].end(error=explained(error, self._path) if isinstance(error, TROUBLE) else error)
         except BaseException:
             self.rollback()
             raise
@@ -147,7 +147,7 @@ class Writer:
                     raise
                 self._shared_till = time.monotonic() + _SHARED_FOR
                 patiently(lambda: self._cursor.execute("BEGIN IMMEDIATE"), deadline - time.monotonic())
-        except sqlite3.Error as error:
+        except TROUBLE as error:
             raise explained(error, self._path) from error
 
     def _make_room(self) -> None:

@@ -5,6 +5,7 @@ Nothing here reads a file, asks SQS or starts Spark; `config_file.load` makes th
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as fields_of
@@ -136,7 +137,7 @@ def _path(value: str, info: ValidationInfo) -> str:
     """Paths are taken from the file's own folder: a run from elsewhere must find the same."""
     if "://" in value or info.context is None:
         return value
-    return str((info.context / Path(value).expanduser()).resolve())
+    return str((info.context / os.path.expanduser(value)).resolve())
 
 
 def _check_unique(values: tuple[str, ...]) -> None:

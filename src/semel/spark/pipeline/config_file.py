@@ -177,6 +177,7 @@ _VARIABLE: Final = re.compile(r"(\$?)\$\{([^}]*)\}")
 _LOGIN: Final = re.compile(r"(?<=://)[^\s\"']*@")
 _UNSHOWN: Final = frozenset({"dsn", "ledger", "ddl", "json_schema"})  # secrets, and what is long
 _SHORTEST_SECRET: Final = 4
+_TOO_DEEP: Final = "it is nested too deep to be read"
 
 
 @cache
@@ -203,7 +204,10 @@ def load(
         address = {"endpoint_url": endpoint_url, "region": region, "profile": profile}
         table["source"] |= {option: value for option, value in address.items() if value is not None}
     reading = _Reading(path, table, os.environ if environment is None else environment)
-    pipeline = reading.pipeline()
+    try:
+        pipeline = reading.pipeline()
+    except RecursionError:
+        raise PipelineFileError(path, [_TOO_DEEP]) from None
     if pipeline is None:
         raise PipelineFileError(path, reading.mistakes)
     return pipeline
@@ -218,6 +222,8 @@ def _toml(path: Path) -> dict[str, Any]:
         problem = f"it cannot be read: {error}"
     except tomllib.TOMLDecodeError as error:
         problem = f"it is not TOML: {error}. Texts are in quotes, sections in [brackets]"
+    except RecursionError:
+        problem = _TOO_DEEP
     raise PipelineFileError(path, [problem])
 
 

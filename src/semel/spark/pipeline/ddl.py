@@ -48,6 +48,7 @@ _TOKEN: Final = re.compile(
 _ESCAPED: Final = re.compile(r"\\.|''|\"\"", re.DOTALL)
 _MAX_DEPTH: Final = 30
 _MAX_PRECISION: Final = 38
+_MAX_DIGITS: Final = 9  # of a number in a type
 
 
 class Token(NamedTuple):
@@ -212,7 +213,7 @@ class _Parser:
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
-        if self.token.kind != "word" or not self.token.text.isdecimal():
+        if self.token.kind != "word" or not self.token.text.isdecimal() or len(self.token.text) > _MAX_DIGITS:
             self.fail("a number of digits is missing")
         return int(self._next())
 

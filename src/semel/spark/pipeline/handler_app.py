@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -262,7 +263,7 @@ def _folder(checkpoint: str | None, app: str) -> str:
 
 
 def _absolute(address: str | None) -> str | None:
-    return address if address is None or "://" in address else str(Path(address).expanduser().resolve())
+    return address if address is None or "://" in address else str(Path(os.path.expanduser(address)).resolve())
 
 
 def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:

@@ -102,11 +102,16 @@ def parse(text: str) -> Read:
     """Raises SchemaError."""
     try:
         root = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"it is not JSON: {error}") from None
     if not isinstance(root, dict):
         raise SchemaError("a JSON Schema is an object")
-    return _Reader(root).read()
+    try:
+        return _Reader(root).read()
+    except UnicodeEncodeError:
+        raise SchemaError("it has half of a surrogate pair (\\ud800 to \\udfff), which is no character") from None
+    except RecursionError:
+        raise SchemaError("it is nested too deep to be read") from None
 
 
 class _Reader:

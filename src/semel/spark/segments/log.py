@@ -26,9 +26,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+import msgspec
 import orjson
 import pyarrow as pa
 
@@ -38,10 +39,11 @@ from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, Totals, folder
 from semel.spark.segments.storage import Store, open_store
 
-FORMAT: Final = 4  # 1 had no plans, 2 other names; 3 had committed.json and unconfirmed.json in place of commits/
-_READABLE: Final = (3, FORMAT)
+Read = TypeVar("Read")
 Unconfirmed = Mapping[str, Mapping[str, int]]
 
+FORMAT: Final = 4  # 1 had no plans, 2 other names; 3 had committed.json and unconfirmed.json in place of commits/
+_READABLE: Final = (3, FORMAT)
 IDENTITY: Final = "log.json"
 PLAN: Final = "plan.json"
 COMMITS: Final = "commits"
@@ -80,8 +82,21 @@ def counts(url: str) -> Totals:
     return SegmentLog(open_store(url)).committed().totals
 
 
-def _committed(values: Mapping[str, Any]) -> Committed:
-    return Committed(values["through"], Totals.parse(values["totals"]))
+class _Identity(msgspec.Struct):
+    id: str
+    queues: list[str]
+    format: int = 0
+    owner: str | None = None
+
+
+class _Commit(msgspec.Struct):
+    through: int
+    totals: Totals
+    unconfirmed: dict[str, dict[str, int]] = {}
+
+    @property
+    def committed(self) -> Committed:
+        return Committed(self.through, self.totals)
 
 
 class SegmentLog:
@@ -89,11 +104,25 @@ class SegmentLog:
         self.store = store
         self._id: str | None = None
 
+    def _read(self, name: str, kind: type[Read]) -> Read | None:
+        """What a small file of the log says; None if it is not there. Half of it, or another type, is damage."""
+        data = self.store.read(name)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=kind)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(name, str(error)) from None
+
+    def _damaged(self, name: str, what: str) -> LogError:
+        return LogError(
+            f"{self.store.url}/{name} is damaged: {what}. Restore this one file from a copy, or see "
+            "'A damaged segment' in docs/spark.md"
+        )
+
     # Identity and ownership.
 
     def identity(self) -> dict[str, Any] | None:
-        data = self.store.read(IDENTITY)
-        return None if data is None else orjson.loads(data)
+        read = self._read(IDENTITY, _Identity)
+        return None if read is None else msgspec.structs.asdict(read)
 
     def create(self, queues: tuple[str, ...], owner: str | None = None) -> dict[str, Any]:
         """The log's identity; made if there is none. `owner`: the query that it belongs to, where that has a name."""
@@ -151,8 +180,11 @@ class SegmentLog:
     # Plans.
 
     def plan(self, batch: int) -> dict[str, Any] | None:
-        data = self.store.read(f"{folder(batch)}/{PLAN}")
-        return None if data is None else orjson.loads(data)
+        name = f"{folder(batch)}/{PLAN}"
+        plan = self._read(name, dict[str, Any])
+        if plan is not None and not (isinstance(plan.get("id"), str) and type(plan.get("batch")) is int):
+            raise self._damaged(name, "it has no id, or no number of its batch")
+        return plan
 
     def seal_plan(self, end: Mapping[str, Any], owner: str | None = None) -> None:
         """Before a batch's first task: from now on it has this plan and no other. Sealing it again is fine."""
@@ -227,8 +259,7 @@ class SegmentLog:
         """`attempt`: who sealed the segment; the batch is listed if that is not known."""
         if attempt is None:
             attempt = self.files(segment_id.batch).acked.get(segment_id)
-        data = None if attempt is None else self.store.read(segment_id.ack_name(attempt))
-        return None if data is None else SegmentAck.parse(orjson.loads(data))
+        return None if attempt is None else self._read(segment_id.ack_name(attempt), SegmentAck)
 
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
@@ -261,7 +292,7 @@ class SegmentLog:
     def returned(self) -> dict[str, float]:
         returned: dict[str, float] = {}
         for name in self.store.names(RETURNED):
-            returned |= orjson.loads(self.store.read(name) or b"{}")
+            returned |= self._read(name, dict[str, float]) or {}
         return returned
 
     # The end of a batch.
@@ -272,8 +303,8 @@ class SegmentLog:
         return int(names[-1].rpartition("/")[2][:10]) if names else self._former_commit().through
 
     def committed(self) -> Committed:
-        values = self._last_commit()
-        return self._former_commit() if values is None else _committed(values)
+        commit = self._last_commit()
+        return self._former_commit() if commit is None else commit.committed
 
     def unconfirmed_deletes(self) -> Unconfirmed:
         """By queue: the ids that may come back although they were given out, with the time they were sent (ms)."""
@@ -281,24 +312,22 @@ class SegmentLog:
 
     def last_commit(self) -> tuple[Committed, Unconfirmed]:
         """What is committed, and the unconfirmed deletes, both as the same driver has left them."""
-        values = self._last_commit()
-        if values is not None:
-            return _committed(values), values["unconfirmed"]
-        unconfirmed = self.store.read(FORMER_UNCONFIRMED)
-        return self._former_commit(), {} if unconfirmed is None else orjson.loads(unconfirmed)
+        commit = self._last_commit()
+        if commit is not None:
+            return commit.committed, commit.unconfirmed
+        return self._former_commit(), self._read(FORMER_UNCONFIRMED, dict[str, dict[str, int]]) or {}
 
-    def _last_commit(self) -> dict[str, Any] | None:
+    def _last_commit(self) -> _Commit | None:
         while names := self.store.names(COMMITS):
-            data = self.store.read(names[-1])
-            if data is not None:  # else there is a newer one by now
-                values: dict[str, Any] = orjson.loads(data)
-                return values
+            commit = self._read(names[-1], _Commit)
+            if commit is not None:  # else there is a newer one by now
+                return commit
         return None
 
     def _former_commit(self) -> Committed:
         """Of a log of format 3 that has no commit of this format yet; of a new log: nothing."""
-        data = self.store.read(FORMER_COMMITTED)
-        return Committed() if data is None else _committed(orjson.loads(data))
+        commit = self._read(FORMER_COMMITTED, _Commit)
+        return Committed() if commit is None else commit.committed
 
     def finish(self, committed: Committed, unconfirmed: Unconfirmed | None, names: tuple[str, ...]) -> bool:
         """Batches are committed: keep what must be remembered of them, then drop their files (`names`).

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -123,10 +123,6 @@ class SegmentAck:
     refused: tuple[str, ...] = ()
     attempt: str = ""
 
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> SegmentAck:
-        return cls(**{**values, "confirmed": tuple(values["confirmed"]), "refused": tuple(values["refused"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -172,11 +168,6 @@ class Totals:
             setattr(self, name, getattr(self, name) + getattr(ack, name))
         self.unconfirmed += len(ack.unconfirmed)
         self.confirmed += len(ack.confirmed)
-
-    @classmethod
-    def parse(cls, values: Mapping[str, int]) -> Totals:
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True)

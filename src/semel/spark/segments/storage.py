@@ -67,15 +67,24 @@ class Store(Protocol):
 def open_store(url: str, patience: float = PATIENCE) -> Store:
     """The store at a path or an address. Nothing is made before it is used. `patience`: a call that an object store
     does not answer fails after so many seconds."""
+    if "\0" in url:
+        raise StorageError(f"{url!r}: no file can have such a name. Give {WHERE}")
     scheme, separator, _ = url.partition("://")
     if not separator or scheme == "file":
-        path = unquote(urlsplit(url).path) if separator else url
+        path = unquote(_path(url)) if separator else url
         return LocalStore(path if path.startswith("/") else str(Path(path).resolve()))
     from semel.spark.segments.object_store import SCHEMES, ObjectStore
 
     if scheme not in SCHEMES:
         raise StorageError(f"{url!r}: {scheme}:// is not known to have an atomic put-if-absent. Give {WHERE}")
     return ObjectStore(url, patience)
+
+
+def _path(url: str) -> str:
+    try:
+        return urlsplit(url).path
+    except ValueError as error:
+        raise StorageError(f"{url!r}: {error}. Give {WHERE}") from None
 
 
 class LocalStore:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from semel.sqs.client.failures import short, throttled, transient
-from semel.sqs.client.messages import Failure
+from semel.sqs.client.messages import Failure, check_texts
 from semel.sqs.client.retries import pause_before_retry
 from semel.sqs.errors import BadRequest, SqsError, Unreachable
 from semel.sqs.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
@@ -99,13 +99,16 @@ class Batch:
         outcomes, unanswered = self.outcomes, set(part)
         for done in answer.get("Successful") or ():
             place = int(done["Id"])
+            check_texts(value for name, value in done.items() if name in ("MessageId", "SequenceNumber"))
             unanswered.remove(place)
             outcomes[place] = done
         failed = []
         for entry in answer.get("Failed") or ():
             place = int(entry["Id"])
             unanswered.remove(place)
-            failed.append((place, Failure(entry["Code"], entry.get("Message", ""), entry.get("SenderFault", True))))
+            code, message = entry["Code"], entry.get("Message") or ""
+            check_texts((code, message))
+            failed.append((place, Failure(code, message, bool(entry.get("SenderFault", True)))))
         failed += [(place, _UNANSWERED) for place in unanswered]
         for place, failure in failed:
             outcomes[place] = failure

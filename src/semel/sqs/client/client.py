@@ -111,7 +111,7 @@ class Client:
         if tags:
             params["tags"] = dict(tags)
         url = self.call("CreateQueue", params).get("QueueUrl")
-        if not url:
+        if not url or not isinstance(url, str):
             raise self.misses("CreateQueue", name, "QueueUrl")
         queue = self.queue(name)
         queue.found(url)

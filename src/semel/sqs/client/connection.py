@@ -7,6 +7,7 @@ else it may not, and `reusable` says so. `heard` says whether any byte of the an
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import ssl
@@ -17,6 +18,8 @@ from typing import Final, NamedTuple
 MAX_HEAD: Final = 64 * 1024
 MAX_BODY: Final = 128 * 1024 * 1024  # ten messages of 1 MiB, every character escaped, and more
 _BITE: Final = 64 * 1024
+_MAX_DIGITS: Final = 18  # of a length; Python reads longer ones slowly, or not at all
+_CHUNK_SIZE: Final = re.compile(rb"\s*[0-9A-Fa-f]{1,16}\s*")
 _BODILESS: Final = (204, 304)
 
 
@@ -103,7 +106,7 @@ class Connection:
         if b"\r\ntransfer-encoding:" in lower:
             body, rest = self._chunked(data[start:])
         elif length is not None:
-            if not length.isdigit() or int(length) > MAX_BODY:
+            if not length.isdigit() or len(length) > _MAX_DIGITS or int(length) > MAX_BODY:
                 raise Malformed(f"an answer with an unusable Content-Length: {length[:40]!r}")
             stop = start + int(length)
             body, rest = (data[start:stop], data[stop:]) if len(data) >= stop else (self._rest(data, start, stop), b"")
@@ -197,7 +200,6 @@ def _value(head: bytes, name: bytes) -> bytes | None:
 
 
 def _chunk_size(text: bytes) -> int:
-    try:
-        return int(text.strip(), 16)
-    except ValueError:
-        raise Malformed(f"a chunk of an unusable size: {text[:40]!r}") from None
+    if not _CHUNK_SIZE.fullmatch(text):
+        raise Malformed(f"a chunk of an unusable size: {text[:40]!r}")
+    return int(text, 16)

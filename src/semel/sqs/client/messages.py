@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +11,7 @@ from semel.sqs.errors import BadRequest
 from semel.sqs.limits import MAX_MESSAGE_BYTES
 
 _NOT_THERE: Final[dict[str, Any]] = {}
+_NUMBERS: Final = ("ApproximateReceiveCount", "SentTimestamp", "ApproximateFirstReceiveTimestamp")
 
 
 class Attribute(NamedTuple):
@@ -45,8 +46,16 @@ class Received:
 
     @classmethod
     def from_wire(cls, message: dict[str, Any]) -> Received:
-        received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], message.get("Attributes"))
-        received._wire_attributes = message.get("MessageAttributes")
+        """Raises KeyError, TypeError, ValueError or AttributeError for what is no message: nobody finds out later."""
+        system, attributes = message.get("Attributes"), message.get("MessageAttributes")
+        received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], system)
+        check_texts((received.message_id, received.receipt, received.body, *received.system.values()))
+        for name in _NUMBERS:
+            if name in received.system and not received.system[name].isdecimal():
+                raise ValueError(f"a number as {name}")
+        if attributes:
+            received._attributes = {name: _attribute(value) for name, value in attributes.items()}
+            received._wire_attributes = attributes
         return received
 
     @property
@@ -205,9 +214,16 @@ def wire_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, dict[
 
 
 def _attribute(wire: Mapping[str, str]) -> Attribute:
+    check_texts(wire.values())
     if "BinaryValue" in wire:
         return Attribute(wire["DataType"], b64decode(wire["BinaryValue"]))
     return Attribute(wire["DataType"], wire.get("StringValue", ""))
+
+
+def check_texts(values: Iterable[object]) -> None:
+    for value in values:
+        if type(value) is not str:
+            raise TypeError(f"a text, and has a {type(value).__name__}")
 
 
 def _bytes(text: str) -> int:

@@ -41,7 +41,7 @@ class Reference:
         if text.startswith("arn:"):
             return cls._from_arn(text, endpoint, region)
         if "://" in text:
-            name = urlsplit(text).path.rstrip("/").rpartition("/")[2]
+            name = _last_of_path(text)
             if not limits.QUEUE_NAME.match(name):
                 raise BadRequest(
                     f"queue {text!r}: the URL does not end in a queue's name, as in http://host/account/name"
@@ -70,6 +70,13 @@ class Reference:
         return cls(found["name"], arn=text, account=found["account"])
 
 
+def _last_of_path(url: str) -> str:
+    try:
+        return urlsplit(url).path.rstrip("/").rpartition("/")[2]
+    except ValueError:  # a bracket without the other, or an odd character in the host
+        return ""
+
+
 class Queue:
     """Made by `Client.queue`. Its URL is looked up when it is first needed."""
 
@@ -96,8 +103,8 @@ class Queue:
         params = {"QueueName": self.name}
         if self._reference.account:
             params["QueueOwnerAWSAccountId"] = self._reference.account
-        url: str | None = self.client.call("GetQueueUrl", params).get("QueueUrl")
-        if not url:
+        url = self.client.call("GetQueueUrl", params).get("QueueUrl")
+        if not url or not isinstance(url, str):
             raise self.client.misses("GetQueueUrl", self.name, "QueueUrl")
         return url
 
@@ -157,7 +164,7 @@ class Queue:
             return []
         try:
             return [Received.from_wire(message) for message in messages if self._intact(message)]
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.client.misses("ReceiveMessage", self.name, error) from error
 
     def _receive_body(self, limit: int, wait: int, visibility: int | None) -> bytes:
@@ -252,10 +259,10 @@ class Queue:
         ]
 
     def _sent(self, operation: str, answer: dict[str, Any]) -> Sent:
-        try:
-            return Sent(answer["MessageId"], answer.get("SequenceNumber"))
-        except KeyError as error:
-            raise self.client.misses(operation, self.name, error) from error
+        message_id, sequence = answer.get("MessageId"), answer.get("SequenceNumber")
+        if not isinstance(message_id, str) or not isinstance(sequence, str | None):
+            raise self.client.misses(operation, self.name, "MessageId")
+        return Sent(message_id, sequence)
 
     # The queue itself.
 
@@ -264,6 +271,8 @@ class Queue:
         found: dict[str, str] = self.call("GetQueueAttributes", {"AttributeNames": names or ("All",)}).get(
             "Attributes", {}
         )
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise self.client.misses("GetQueueAttributes", self.name, "Attributes")
         if arn := found.get("QueueArn"):
             self._scope = ":".join(arn.split(":")[3:])
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -247,10 +248,13 @@ class AttemptLog:
 def _local(url: str) -> Path | None:
     """The path, if the address is one of this machine."""
     if "://" not in url:
-        return Path(url).expanduser()
-    parts = urlsplit(url)
-    if parts.scheme != "file":
+        return Path(os.path.expanduser(url))
+    if not url.startswith("file://"):
         return None
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StartError(f"attempt log folder {url}: {error}; write file:///var/log") from None
     if parts.netloc not in ("", "localhost"):
         raise StartError(f"attempt log folder {url}: file:// takes three slashes before a path, as in file:///var/log")
     return Path(unquote(parts.path))

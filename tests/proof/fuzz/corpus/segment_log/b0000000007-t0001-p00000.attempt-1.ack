@@ -1,0 +1,1 @@
+{"queue":"orders","rows":2,"bytes":10,"received":2,"redelivered":0,"in_ledger":0,"duplicates":0,"backlog":0,"deleted":true,"unconfirmed":{"m-1":5},"confirmed":[],"refused":[],"attempt":"attempt-1"}

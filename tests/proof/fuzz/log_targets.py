@@ -1,0 +1,121 @@
+"""Targets: logs, Semel's own and those of others, and what else the doctor reads."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from typing import Any, Final
+
+import duckdb
+import orjson
+
+from fuzz.scratch import FOLDER
+from semel.doctor.errors import DoctorError
+from semel.doctor.inputs import metrics
+from semel.doctor.logs import formats, mapping
+from semel.doctor.logs.database import connect
+from semel.doctor.logs.discovery import Kind, LogFile
+from semel.doctor.logs.mapping import LogMapping
+from semel.doctor.logs.reader import CREATE, LogReader, first_records
+from semel.telemetry.message_trail import Trail
+
+GOOD_ID: Final = "the-good-message"
+GOOD: Final = {
+    "at": 1_790_000_000.5,
+    "step": "received",
+    "queue": "orders",
+    "message_id": GOOD_ID,
+    "key": "k",
+    "receive_count": 1,
+}
+GOOD_LINE: Final = orjson.dumps(GOOD)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return connect()
+
+
+def fuzz_trail(data: bytes) -> None:
+    """Lines of an attempt log: none of them is an error, and a good line before and after them is found. What is found
+    has the id or the key that was asked for."""
+    path = FOLDER / "attempts.jsonl"
+    path.write_bytes(b"\n".join((GOOD_LINE, data, GOOD_LINE, b"")))
+    result = Trail([path]).events(message_id=["m-1", GOOD_ID], key="k-1", most_seconds=60.0)
+    assert result.complete, result.reasons
+    good = [event for event in result.events if event.message_id == GOOD_ID]
+    assert len(good) >= 2
+    assert all(event.message_id in ("m-1", GOOD_ID) or event.key == "k-1" for event in result.events)
+    assert all(isinstance(event.at, float) and isinstance(event.attempt, int) for event in result.events)
+
+
+def fuzz_attempt_log(data: bytes) -> None:
+    """The same for the doctor: each line that is not blank becomes one row, and is an event or has its problem stated.
+    A bad line costs no good one."""
+    rows = _rows(b"\n".join((GOOD_LINE, data, GOOD_LINE, b"")), Kind.LINES, mapping.own())
+    assert sum(found == GOOD_ID and not problem for problem, found in rows) >= 2
+    lines = [line for line in data.decode("utf-8", "replace").split("\n") if line.strip(" \t\r")]
+    assert len(rows) == len(lines) + 2, f"{len(rows)} rows of {len(lines) + 2} lines"
+
+
+def _rows(data: bytes, kind: Kind, meaning: LogMapping, suffix: str = "") -> list[tuple[int, str]]:
+    """Problem and message id of each row of a log."""
+    connection = _database()
+    connection.execute(CREATE)
+    path = FOLDER / f"log{suffix}"
+    path.write_bytes(data)
+    reader = LogReader(connection, meaning, threads=1)
+    reader.read([LogFile(str(path), kind, len(data), str(path))])
+    assert all(str(path) in problem for problem in reader.problems)
+    return connection.execute("SELECT problem, message_id FROM log_lines").fetchall()
+
+
+def fuzz_foreign_log(data: bytes) -> None:
+    """A log of any program, as JSON lines, as CSV, as one JSON document or packed: it is read, or DoctorError says what
+    is missing. The first byte says which it is."""
+    kinds = ((Kind.LINES, ""), (Kind.CSV, ""), (Kind.LINES, ".gz"), (Kind.LINES, ".bz2"), (Kind.LINES, ".zst"))
+    kind, suffix = kinds[data[0] % len(kinds)] if data else kinds[0]
+    content = gzip.compress(data[1:], 1)[: len(data) or 1] if suffix == ".gz" else data[1:]
+    path = FOLDER / f"foreign{suffix}"
+    path.write_bytes(content)
+    records = first_records(_database(), [LogFile(str(path), kind, len(content), str(path))])
+    document = mapping.parse("id=.id,time=.ts,event=.event,records=.entries")
+    _rows(content, kind, document, suffix)
+    try:
+        detection = formats.detect(records)
+    except DoctorError:
+        return
+    _rows(content, kind, detection.mapping, suffix)
+    if not detection.mapping.is_own:
+        option = detection.mapping.as_option()
+        assert mapping.parse(option, detection.mapping.as_events_option()).paths == detection.mapping.paths, option
+
+
+def fuzz_log_mapping(data: bytes) -> None:
+    """`--map`, a line feed, and `--events`: a mapping that DuckDB can run, and whose own option says the same; or a
+    DoctorError that names the option."""
+    text, _, words = data.decode("utf-8", "replace").partition("\n")
+    try:
+        meaning = mapping.parse(text, words)
+    except DoctorError as error:
+        assert "--map" in str(error) or "--events" in str(error)
+        return
+    again = mapping.parse(meaning.as_option(), meaning.as_events_option())
+    assert (again.paths, again.constants, again.pattern) == (meaning.paths, meaning.constants, meaning.pattern)
+    assert isinstance(meaning.values({"id": "x", "ts": 1}), dict)
+    if meaning.records is None:
+        _rows(GOOD_LINE, Kind.LINES, meaning)
+
+
+def fuzz_metrics_file(data: bytes) -> None:
+    """What `aws cloudwatch` prints, or the history of a broker: series of numbers, or a DoctorError."""
+    path = FOLDER / "metrics.json"
+    path.write_bytes(data)
+    notes: list[str] = []
+    try:
+        found = metrics.load(str(path), notes=notes)
+    except DoctorError:
+        return
+    values: list[Any] = [point.at for series in found for point in series.points]
+    assert all(isinstance(value, float | int) for value in values)
+    metrics.merge(found)

@@ -1,0 +1,56 @@
+"""Targets: what a pipeline is described with. Its file, and the schema of its messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fuzz.scratch import FOLDER
+from semel.spark.pipeline import config_file, ddl, json_schema, schema
+from semel.spark.pipeline.config import Pipeline, PipelineFileError
+from semel.spark.pipeline.schema import SchemaError
+
+PASSWORD: Final = "hunter22"
+_ENVIRONMENT: Final = {"PASSWORD": PASSWORD, "HOME": "/home/somebody", "EMPTY": ""}
+
+
+def fuzz_pipeline_file(data: bytes) -> None:
+    """A pipeline's file: a pipeline, or a PipelineFileError with every mistake and never a password that came from the
+    environment."""
+    path = FOLDER / "pipeline.toml"
+    path.write_bytes(data)
+    try:
+        pipeline = config_file.load(path, environment=_ENVIRONMENT)
+    except PipelineFileError as error:
+        assert str(path) in str(error)
+        if PASSWORD.encode() not in data:
+            assert PASSWORD not in str(error)
+        return
+    assert isinstance(pipeline, Pipeline)
+    assert pipeline.source.queues
+
+
+def fuzz_ddl(data: bytes) -> None:
+    """Fields as Spark writes them: fields that can be written as DDL and are then the same, or a SchemaError."""
+    try:
+        fields = ddl.parse(data.decode("utf-8", "replace"))
+    except SchemaError as error:
+        assert str(error)
+        return
+    assert fields
+    again = ddl.parse(schema.ddl(fields))
+    assert [(one.name, one.type, one.nullable) for one in again] == [
+        (one.name, one.type, one.nullable) for one in fields
+    ]
+    assert schema.decode(schema.encode(fields)) == fields
+
+
+def fuzz_json_schema(data: bytes) -> None:
+    """A JSON Schema: fields and constraints, or a SchemaError."""
+    try:
+        read = json_schema.parse(data.decode("utf-8", "replace"))
+    except SchemaError as error:
+        assert str(error)
+        return
+    assert read.fields
+    assert all(constraint.name and constraint.check for constraint in read.constraints)
+    assert ddl.parse(schema.ddl(read.fields))
