@@ -11,7 +11,7 @@ from typing import Final
 from process_crashes.disks import MEGABYTE
 
 LEASE: Final = 4  # seconds; of all handlers
-MEAN_GAP: Final = 0.8  # seconds from one fault to the next
+MEAN_GAP: Final = 0.6  # seconds from one fault to the next
 WORKERS: Final = 3
 PRODUCERS: Final = 2
 
@@ -56,16 +56,16 @@ class Fault:
 
 _WEIGHTS: Final[Mapping[Kind, int]] = {
     Kind.KILL_WORKER: 10,
-    Kind.PAUSE_WORKER: 7,
+    Kind.PAUSE_WORKER: 10,
     Kind.KILL_BROKER: 4,
     Kind.PAUSE_BROKER: 2,
     Kind.KILL_PRODUCER: 4,
-    Kind.RESTART_STORE: 4,
+    Kind.RESTART_STORE: 6,
     Kind.CUT: 12,
     Kind.CUT_IN_ANSWER: 24,
     Kind.STALL: 6,
     Kind.FILL_BROKER_DISK: 3,
-    Kind.FILL_LEDGER_DISK: 3,
+    Kind.FILL_LEDGER_DISK: 5,
 }
 _SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {
     Kind.KILL_WORKER: (0, 2),
