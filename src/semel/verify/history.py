@@ -1,0 +1,47 @@
+"""One event of a history: what happened to one message of any system."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class EventKind(enum.StrEnum):
+    """What happened."""
+
+    SEND = "send"  # a queue accepted the message
+    DELIVER = "deliver"  # a worker received it
+    CLAIM = "claim"  # a worker got the right to work on its key; `fence` orders the claims
+    EFFECT = "effect"  # what the message asks for was done: the charge, the row
+    RECORD = "record"  # its outcome is durable, or was found to be
+    DELETE = "delete"  # it was deleted from its queue
+    DEAD_LETTER = "dead_letter"  # it was moved to a dead-letter queue; `queue` is the one that it left
+    REFUSE = "refuse"  # it was refused, and somebody was told
+    PRESENT = "present"  # it stands in a queue at the end of the history
+
+
+class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One event. It names a message, a key, or both; all else may be unknown ("" or None).
+
+    A key is what an effect must happen once for. An event without a key belongs to the key that another event names
+    together with its message; if none does, the message is its own key. Keys of different queues are different keys;
+    an event without a queue belongs to the queue that the other events of its key name."""
+
+    kind: EventKind
+    message: str = ""
+    key: str = ""
+    time: float | None = None  # seconds
+    queue: str = ""
+    group: str = ""  # the FIFO group, within which effects happen in the order of the sends
+    sequence: int | None = None  # its place in the order of the sends, if that is known
+    worker: str = ""
+    fence: int | None = None
+    detail: str = ""
+    file: str = ""  # where the event was read
+    line: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called in sentences."""
+        return self.key or self.message

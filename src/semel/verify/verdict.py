@@ -1,0 +1,99 @@
+"""What a check of a history says: findings with their evidence, counts, and which checks could not be made."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from semel.verify.history import HistoryEvent
+
+
+class FindingKind(enum.StrEnum):
+    """What is wrong. The order is that of reports: the worst first."""
+
+    LOST = "lost"  # sent, and neither an effect nor anywhere else
+    DOUBLED = "doubled"  # more than one effect
+    DELETED_EARLY = "deleted-early"  # deleted before its effect, record or dead letter
+    STALE = "stale"  # an effect, record or claim with an older fence than one before it: two holders
+    REORDERED = "reordered"  # its effect came before that of a message ahead of it in its group
+    UNKNOWN = "unknown"  # an effect without a send
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: FindingKind
+    key: str
+    text: str  # one sentence
+    evidence: tuple[HistoryEvent, ...]  # in the order of the history
+    queue: str = ""
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        found = {"kind": self.kind.value, "key": self.key, "queue": self.queue, "message": self.message}
+        return {
+            **{name: value for name, value in found.items() if value},
+            "text": self.text,
+            "evidence": [msgspec.to_builtins(event) for event in self.evidence],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    events: int = 0
+    keys: int = 0
+    sends: int = 0
+    deliveries: int = 0
+    duplicate_deliveries: int = 0  # beyond the first of each key
+    claims: int = 0
+    effects: int = 0
+    repeated_effects: int = 0  # beyond the first of each key
+    records: int = 0
+    deletes: int = 0
+    dead_letters: int = 0
+    refusals: int = 0
+    present: int = 0
+    pending: int = 0  # keys that were sent too shortly before the end to be judged
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A check that could not be made, in one queue or ("") in all."""
+
+    check: FindingKind
+    reason: str
+    queue: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {name: str(value) for name, value in asdict(self).items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`found` counts all findings; `findings` has at most so many of each kind as the check was told to keep."""
+
+    findings: tuple[Finding, ...] = ()
+    found: Mapping[FindingKind, int] = field(default_factory=dict)
+    repeats: tuple[Finding, ...] = ()  # keys with several effects, where at-least-once allows them
+    counts: Counts = field(default_factory=Counts)
+    unchecked: tuple[Unchecked, ...] = ()
+    notes: tuple[str, ...] = ()  # what was assumed
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found. `unchecked` says what was not looked for."""
+        return not self.found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "found": {kind.value: count for kind, count in self.found.items()},
+            "counts": asdict(self.counts),
+            "findings": [finding.to_json() for finding in self.findings],
+            "repeats": [finding.to_json() for finding in self.repeats],
+            "unchecked": [unchecked.to_json() for unchecked in self.unchecked],
+            "notes": list(self.notes),
+        }
