@@ -11,7 +11,7 @@ export UV_SYSTEM_CERTS := true
 
 .PHONY: help demo test test-all check browser format lock \
 	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
-	bench-dashboard bench-tests screenshots prove-spark clean
+	bench-dashboard bench-tests screenshots prove-spark proof-crashes clean
 .DEFAULT_GOAL := help
 
 help:  ## list the rules
@@ -105,6 +105,9 @@ screenshots: $(DEV) browser  ## every page of the dashboard, light and dark, int
 
 prove-spark: $(DEV)  ## 20 drivers and 20 executors killed at random moments, for every sink; then the audit
 	$(BIN)/python bench/crashes.py
+
+proof-crashes: $(DEV)  ## real processes killed, stopped, restarted and cut off for 15 minutes; then drivers and executors
+	PYTHONPATH=tests:tests/proof $(BIN)/python -m process_crashes --minutes 15
 
 clean:  ## remove what the rules above have made
 	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -25,9 +25,7 @@ _NO_SEND: Final = "no send events"
 class Completeness:
     """`logged` are the kinds that the history is said to have; None: look."""
 
-    def __init__(
-        self, histories: Sequence[KeyHistory], logged: Iterable[EventKind] | None, delete_after: str
-    ) -> None:
+    def __init__(self, histories: Sequence[KeyHistory], logged: Iterable[EventKind] | None, delete_after: str) -> None:
         self._strict = delete_after == "record"
         self._queues: dict[str, set[EventKind]] = {}
         self._grouped = self._fenced = self._record_fenced = False

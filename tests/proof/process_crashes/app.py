@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from semel import App, Context, Fixed, Transaction
-from semel.consumer.clock import monotonic
-
 from process_crashes.plan import LEASE
 from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings
+from semel import App, Context, Fixed, Transaction
+from semel.consumer.clock import monotonic
 
 _SETTINGS: Final = WorkerSettings.from_environment()
 _INSERT: Final = "INSERT INTO effects (queue, id, grp, place, fence, pid, at) VALUES (%s, %s, %s, %s, %s, %s, %s)"
@@ -62,9 +61,16 @@ class EffectFile:
 
     def write(self, what: str, order: dict[str, Any], ctx: Context) -> None:
         line = {
-            **{"what": what, "at": time.time(), "clock": monotonic(), "lease_ends": ctx.deadline, "queue": ctx.queue},
-            **{"id": order["id"], "group": order.get("group"), "place": order.get("place"), "fence": ctx.fence},
-            **{"pid": os.getpid()},
+            "what": what,
+            "at": time.time(),
+            "clock": monotonic(),
+            "lease_ends": ctx.deadline,
+            "queue": ctx.queue,
+            "id": order["id"],
+            "group": order.get("group"),
+            "place": order.get("place"),
+            "fence": ctx.fence,
+            "pid": os.getpid(),
         }
         os.write(self._file, json.dumps(line).encode() + b"\n")
 

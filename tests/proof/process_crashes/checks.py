@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from process_crashes.evidence import Evidence, Turn
+from process_crashes.settings import TRANSACTION_QUEUES, ledger_key
 from semel import Ledger
 from semel.ledger.contract import Entry, Status
 from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
 from semel.verify.verdict import Verdict
-
-from process_crashes.evidence import Evidence, Turn
-from process_crashes.settings import TRANSACTION_QUEUES, ledger_key
 
 _ROUNDING: Final = 0.002  # seconds; Redis counts milliseconds
 _PER_CALL: Final = 500

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from semel.verify.history import EventKind, HistoryEvent
 
 from process_crashes.stores import EffectRow
+from semel.verify.history import EventKind, HistoryEvent
 
 _KINDS: Final = {
     "received": EventKind.DELIVER,

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from semel import Client, SemelError
-
 from process_crashes import stores
 from process_crashes.disks import Disk, make_disk
 from process_crashes.plan import PRODUCERS, WORKERS, Line
@@ -19,9 +17,12 @@ from process_crashes.processes import Process, semel
 from process_crashes.proxy import HOST, Proxy, ProxyLoop
 from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings
 from process_crashes.stores import Store
+from semel import Client, SemelError
 
 PATIENCE: Final = 60.0
 _COUNTS: Final = tuple(f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed"))
+# What SQS itself does now and then, beside all that happens to the processes.
+FAULTS: Final = ("duplicate=0.02", "lost-delete=0.02", "lost-answer=0.01", "early-visibility=0.01")
 WORKER: Final = tuple(semel("run", "process_crashes.app:app"))
 
 
@@ -48,7 +49,8 @@ class Fleet:
         self._logs = self.folder / "logs"
         self._logs.mkdir()
         data = str(self.broker_disk.folder / "data")
-        self.broker = self._process("broker", semel("broker", "--port", str(self._port), "--data", data), {})
+        faults = [option for fault in FAULTS for option in ("--fault", fault)]
+        self.broker = self._process("broker", semel("broker", "--port", str(self._port), "--data", data, *faults), {})
         self.workers = [self._worker(number) for number in range(WORKERS)]
         self.producers = [self._producer(number) for number in range(PRODUCERS)]
         self.client = Client(_url(self._port), "us-east-1", access_key="test", secret_key="test")

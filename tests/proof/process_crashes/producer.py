@@ -1,14 +1,14 @@
 """A producer process: sends orders, and writes down each one before it is sent and after it was accepted.
 
 What was not accepted is sent again with the same id until it is, also by the process that comes after a killed one: it
-reads the file of its predecessor. A FIFO group has one order under way at a time. SIGTERM: no new orders, then exit.
+reads the file of its predecessor. A FIFO group has one order under way at a time. When the file `no-new-orders` is
+beside its own, it begins no other, and ends when all are accepted.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections import defaultdict
@@ -23,6 +23,7 @@ from semel.sqs import Entry, Queue, Sent
 GROUPS: Final = 6  # of each producer
 BATCH: Final = 10
 TICK: Final = 0.1
+NO_NEW_ORDERS: Final = "no-new-orders"
 SENT_TWICE: Final = 0.03  # of the orders in Standard queues, with the same id
 
 
@@ -89,15 +90,14 @@ class OrderBook:
 
 
 class Producer:
-    def __init__(self, client: Client, book: OrderBook, queues: list[str], rate: float) -> None:
-        self._book, self._rate = book, rate
+    def __init__(self, client: Client, book: OrderBook, queues: list[str], rate: float, end: Path) -> None:
+        self._book, self._rate, self._end = book, rate, end
         self._queues: dict[str, Queue] = {name: client.queue(name) for name in queues}
         self._chance = Random()
-        self.stopping = False
 
     def run(self) -> None:
-        while not (self.stopping and not self._book.under_way):
-            if not self.stopping and len(self._book.under_way) < 100:
+        while not (ending := self._end.exists()) or self._book.under_way:
+            if not ending and len(self._book.under_way) < 100:
                 for _ in range(max(1, round(self._rate * TICK))):
                     self._book.begin(self._chance.choice(list(self._queues)), self._chance)
             for name, queue in self._queues.items():
@@ -122,14 +122,9 @@ class Producer:
 
 def main(endpoint: str, path: str, rate: str, *queues: str) -> None:
     client = Client(endpoint, "us-east-1", access_key="test", secret_key="test", read_timeout=5, max_attempts=1)
-    producer = Producer(client, OrderBook(Path(path), Path(path).stem), list(queues), float(rate))
-
-    def stop(_number: int, _frame: object) -> None:
-        producer.stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
+    file = Path(path)
     with client:
-        producer.run()
+        Producer(client, OrderBook(file, file.stem), list(queues), float(rate), file.with_name(NO_NEW_ORDERS)).run()
 
 
 if __name__ == "__main__":

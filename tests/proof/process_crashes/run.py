@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from semel import Ledger
-
 from process_crashes import checks, evidence, fleet, plan
 from process_crashes.evidence import Evidence
 from process_crashes.fleet import WORKER, Fleet
+from process_crashes.plan import Fault
 from process_crashes.storm import Say, Storm
+from semel import Ledger
 
 RATE: Final = 60.0  # messages a second
 _QUIET_END: Final = 2.0  # seconds before the end of a storm without new faults
@@ -52,12 +52,15 @@ def run(
     parent: Path | None = None,
     rate: float = RATE,
     worker_command: tuple[str, ...] = WORKER,
+    faults: list[Fault] | None = None,
 ) -> Result:
+    """`faults`: others than those of the seed."""
     folder = Path(tempfile.mkdtemp(prefix=f"semel-process-crashes-{store}-", dir=parent))
     result = Result(store, seed, seconds, folder)
     began = time.monotonic()
     with fleet.running(store, folder, rate=rate, worker_command=worker_command) as running:
-        faults = plan.draw(seed, seconds - _QUIET_END, has_server=running.store.port is not None)
+        if faults is None:
+            faults = plan.draw(seed, seconds - _QUIET_END, has_server=running.store.port is not None)
         outcome = Storm(running, faults, seconds, say).run()
         result.survived, result.drain_seconds = outcome.counts, outcome.drain_seconds
         result.complaints = [*outcome.complaints, *_unexpected_ends(running)]

@@ -33,9 +33,12 @@ class EffectRow:
 
 
 class Store(Protocol):
-    name: str
-    transactional: bool
-    port: int | None  # None: it is a file
+    @property
+    def transactional(self) -> bool: ...
+
+    @property
+    def port(self) -> int | None:
+        """None: it is a file."""
 
     def url(self, port: int | None) -> str:
         """The ledger's address, by way of a proxy's port."""
@@ -48,7 +51,7 @@ class Store(Protocol):
 
 
 class SqliteStore:
-    name, transactional, port = "sqlite", True, None
+    transactional, port = True, None
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "ledger.db"
@@ -78,7 +81,7 @@ class SqliteStore:
 
 
 class PostgresStore:
-    name, transactional = "postgres", True
+    transactional = True
 
     def __init__(self, server: postgres.Server) -> None:
         import psycopg
@@ -108,7 +111,7 @@ class PostgresStore:
 class RedisStore:
     """Every answered write is on its disk: appendfsync always."""
 
-    name, transactional = "redis", False
+    transactional = False
 
     def __init__(self, server: redis.Server) -> None:
         self._server, self.port = server, server.port

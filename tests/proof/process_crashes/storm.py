@@ -14,6 +14,7 @@ from process_crashes.disks import Disk
 from process_crashes.fleet import Fleet
 from process_crashes.plan import Fault, Kind
 from process_crashes.processes import Process
+from process_crashes.producer import NO_NEW_ORDERS
 
 LOOK: Final = 0.05
 SAY_EVERY: Final = 10.0
@@ -170,8 +171,9 @@ class Storm:
     def _drain(self) -> None:
         """Producers end when all that they began is accepted, workers when there is nothing left."""
         fleet, began = self._fleet, time.monotonic()
+        (fleet.folder / NO_NEW_ORDERS).touch()
         for producer in fleet.producers:
-            if (code := producer.stop()) != 0:
+            if (code := producer.ends()) != 0:
                 self._complain(f"{producer.name} could not send all that it had begun (exit code {code})")
         last, since, left = -1, time.monotonic(), 0
         while not fleet.is_empty():
