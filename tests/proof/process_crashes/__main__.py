@@ -24,6 +24,7 @@ One seed decides what happens when. What it hits depends on the machine.
 
 exit codes: 0 nothing was lost, doubled, reordered or left; 1 something was: the evidence is kept; 2 wrong usage
 """
+SPARK_SINKS: Final = "parquet,append,handler"  # a table of files, one of a database, and effects of handlers
 REPOSITORY: Final = Path(__file__).parents[3]
 
 
@@ -40,9 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         say("\n".join(evidence(result)) if result.complaints else f"{store}: nothing lost, doubled, reordered or left")
     spark = 0
     if options.spark_kills:
-        count = str(options.spark_kills)
-        command = [sys.executable, str(REPOSITORY / "bench" / "crashes.py"), "--kills", count, "--seed", str(seed)]
-        spark = subprocess.run(command, check=False).returncode
+        spark = subprocess.run(spark_command(options.spark_kills, seed), check=False).returncode
     print("\n".join(report(results, seed)))
     return 0 if all(result.passed for result in results) and not spark else 1
 
@@ -72,6 +71,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if not found.minutes > 0:
         parser.error("--minutes: give a number above 0")
     return found
+
+
+def spark_command(kills: int, seed: int) -> list[str]:
+    """Drivers and executors, killed and stopped. `make prove-spark` kills more of them, for every sink."""
+    victims = "drivers,executors,stopped-drivers,stopped-executors"
+    what = ["--sinks", SPARK_SINKS, "--victims", victims, "--kills", str(kills), "--seed", str(seed)]
+    return [sys.executable, str(REPOSITORY / "bench" / "crashes.py"), *what]
 
 
 def evidence(result: Result) -> list[str]:

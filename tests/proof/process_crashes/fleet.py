@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from process_crashes import stores
 from process_crashes.disks import Disk, make_disk
 from process_crashes.plan import PRODUCERS, WORKERS, Line
-from process_crashes.processes import Process, semel
+from process_crashes.processes import Process, left_behind, semel
 from process_crashes.proxy import HOST, Proxy, ProxyLoop
 from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings
 from process_crashes.stores import Store
@@ -84,6 +86,9 @@ class Fleet:
     def close(self) -> None:
         for process in self.processes:
             process.kill()
+        for orphan in left_behind(self.folder):
+            with suppress(psutil.Error):
+                orphan.kill()
         self.client.close()
 
     def _process(self, name: str, command: list[str], variables: dict[str, str]) -> Process:
@@ -97,7 +102,12 @@ class Fleet:
             self.folder,
             self.store.transactional,
         )
-        return self._process(f"worker-{number}", list(self.worker_command), settings.to_environment())
+        command = list(self.worker_command)
+        if (
+            self.worker_command == WORKER and number == 0
+        ):  # a supervisor with workers of its own, which outlive its kill
+            command += ["--processes", "2"]
+        return self._process(f"worker-{number}", command, settings.to_environment())
 
     def _producer(self, number: int) -> Process:
         file = self.folder / f"producer-{number}.jsonl"

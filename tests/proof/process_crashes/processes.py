@@ -12,6 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
+
+from process_crashes.settings import FOLDER_VARIABLE
+
 PROOF: Final = Path(__file__).parents[1]
 PATIENCE: Final = 60.0
 STARTS_WITHIN: Final = 20.0  # seconds, on a busy machine
@@ -107,6 +111,16 @@ class Process:
         with suppress(ProcessLookupError):
             if self._process is not None:
                 self._process.send_signal(number)
+
+
+def left_behind(folder: Path) -> list[psutil.Process]:
+    """Processes of a run, by their environment: also those that a killed supervisor has left."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(FOLDER_VARIABLE) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def semel(*arguments: str) -> list[str]:

@@ -11,6 +11,7 @@ LEASE_QUEUES: Final = ("posted", "posted.fifo")
 TRANSACTION_QUEUES: Final = ("booked", "booked.fifo")
 ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
+FOLDER_VARIABLE: Final = "PROCESS_CRASHES_FOLDER"
 
 
 def ledger_key(queue: str, id_: str) -> str:
@@ -30,7 +31,7 @@ class WorkerSettings:
         return {
             "PROCESS_CRASHES_LEDGER": self.ledger,
             "PROCESS_CRASHES_ENDPOINT": self.endpoint,
-            "PROCESS_CRASHES_FOLDER": str(self.folder),
+            FOLDER_VARIABLE: str(self.folder),
             "PROCESS_CRASHES_TRANSACTIONS": str(int(self.transactions)),
         }
 
@@ -40,6 +41,6 @@ class WorkerSettings:
         return cls(
             found["PROCESS_CRASHES_LEDGER"],
             found["PROCESS_CRASHES_ENDPOINT"],
-            Path(found["PROCESS_CRASHES_FOLDER"]),
+            Path(found[FOLDER_VARIABLE]),
             found["PROCESS_CRASHES_TRANSACTIONS"] == "1",
         )

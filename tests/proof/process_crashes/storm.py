@@ -10,15 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import psutil
+
 from process_crashes.disks import Disk
 from process_crashes.fleet import Fleet
 from process_crashes.plan import Fault, Kind
-from process_crashes.processes import Process
+from process_crashes.processes import Process, left_behind
 from process_crashes.producer import NO_NEW_ORDERS
 
 LOOK: Final = 0.05
 SAY_EVERY: Final = 10.0
 STUCK_AFTER: Final = 90.0  # seconds without any progress after everything was healed
+ORPHANS_END_WITHIN: Final = 30.0
 Say = Callable[[str], None]
 
 
@@ -192,6 +195,10 @@ class Storm:
         for process in (*fleet.workers, fleet.broker):
             if (code := process.stop()) != 0:
                 self._complain(f"{process.name} was asked to stop, and its exit code was {code}")
+        orphans = left_behind(fleet.folder)
+        _, alive = psutil.wait_procs(orphans, timeout=ORPHANS_END_WITHIN)
+        if alive:
+            self._complain(f"workers outlive the supervisors that were killed: {alive}")
 
     def _complain(self, text: str) -> None:
         self._outcome.complaints.append(text)
