@@ -17,6 +17,7 @@ NO_BROWSER: Final = "no Chromium or Chrome on the PATH"
 ADVICE: Final = "Install one to run them (Debian: apt-get install chromium)."
 SPARK: Final = "spark"
 LONG: Final = (
+    "test_process_crashes.py",
     "test_pages.py",
     "test_spark_crashes.py",
     "test_spark_cluster.py",

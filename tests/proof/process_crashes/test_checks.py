@@ -39,7 +39,7 @@ def test_a_zombie_that_goes_on_after_its_lease_is_no_second_holder() -> None:
 
 
 def test_a_record_of_an_overtaken_worker_is_found(tmp_path: Path) -> None:
-    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+    with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
         assert ledger.record([Completion(claimed(ledger))]) == [True]
         (entry,) = ledger.get([ledger_key("posted", "a")])
         assert entry is not None
@@ -66,7 +66,7 @@ def test_lost_doubled_and_unrecorded_orders_are_found_in_what_the_processes_wrot
         EffectRow("booked", id_, None, None, 1, 7, at) for id_, at in (("once", 2.0), ("twice", 2.0), ("twice", 3.0))
     ]
     found = evidence.gather(tmp_path, rows)
-    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+    with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
         ledger.record([Completion(claimed(ledger, id_, "booked")) for id_ in ("once", "twice")])
         complaints = checks.complaints(found, ledger)
     assert [text.split(":")[0] for text in complaints] == ["lost", "doubled", "not recorded"]
