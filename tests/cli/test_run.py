@@ -225,6 +225,19 @@ def test_a_signal_to_all_processes_lets_handlers_finish(shop: Shop, orders: Queu
     assert set(counts.values()) == {"0"}
 
 
+def test_workers_whose_supervisor_is_killed_let_handlers_finish_and_end_without_a_word(
+    shop: Shop, orders: Queue
+) -> None:
+    orders.send(json.dumps({"n": 1, "seconds": 1}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--log-level", "error")
+    wait_for(lambda: shop.effects == [1], process)
+    process.kill()
+    _, errors = process.communicate(timeout=60)  # ends when the workers have ended
+    assert errors == ""
+    counts = orders.attributes("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    assert set(counts.values()) == {"0"}
+
+
 SLOW_IMPORT = """
 import multiprocessing, os, time
 from semel import App

@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import StrEnum
 from multiprocessing import resource_tracker
@@ -238,7 +238,7 @@ def _work(options: RunOptions, commands: tuple[Command, ...], pipe: Connection) 
             report = runtime.run()
     except SemelError as error:
         report = Report(error=error)
-    with lock:
+    with lock, suppress(OSError):  # the supervisor is gone: nobody waits for the report
         pipe.send((None, replace(report, error=SemelError(str(report.error)) if report.error else None)))
 
 
