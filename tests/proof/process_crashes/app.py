@@ -32,7 +32,7 @@ def work_seconds(id_: str) -> float:
     draw = crc32(id_.encode())
     if draw % 60 == 0:
         return LEASE * 1.3
-    return 0.4 if draw % 6 == 0 else draw % 20 / 1000
+    return 1.5 if draw % 5 == 0 else draw % 20 / 1000
 
 
 def fails_at_first(id_: str) -> bool:

@@ -55,8 +55,8 @@ class Fault:
 
 
 _WEIGHTS: Final[Mapping[Kind, int]] = {
-    Kind.KILL_WORKER: 10,
-    Kind.PAUSE_WORKER: 10,
+    Kind.KILL_WORKER: 7,
+    Kind.PAUSE_WORKER: 14,
     Kind.KILL_BROKER: 4,
     Kind.PAUSE_BROKER: 2,
     Kind.KILL_PRODUCER: 4,
@@ -69,7 +69,7 @@ _WEIGHTS: Final[Mapping[Kind, int]] = {
 }
 _SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {
     Kind.KILL_WORKER: (0, 2),
-    Kind.PAUSE_WORKER: (LEASE * 1.1, LEASE * 2),
+    Kind.PAUSE_WORKER: (LEASE * 1.2, LEASE * 2.5),
     Kind.KILL_BROKER: (0, 2),
     Kind.PAUSE_BROKER: (0.5, LEASE * 1.5),
     Kind.KILL_PRODUCER: (0, 1),

@@ -18,7 +18,6 @@ from process_crashes.settings import FOLDER_VARIABLE
 
 PROOF: Final = Path(__file__).parents[1]
 PATIENCE: Final = 60.0
-STARTS_WITHIN: Final = 20.0  # seconds, on a busy machine
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +37,7 @@ class Process:
     def __init__(self, name: str, command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
         self.name = name
         self._command, self._folder, self._environment = [sys.executable, *command], folder, environment(variables)
-        self._lives, self._started_at = 0, 0.0
+        self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.starts_at = 0.0  # by time.monotonic(), while it is down
         self.paused = False
@@ -58,7 +57,7 @@ class Process:
     def start(self) -> None:
         assert not self.runs
         self._lives += 1
-        self.paused, self._started_at = False, time.monotonic()
+        self.paused = False
         with self.log(self._lives).open("wb") as output:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment
@@ -90,12 +89,9 @@ class Process:
             self._signal(signal.SIGCONT)
 
     def stop(self) -> int | None:
-        """As an operator does. The exit code; None: it did not end in time, and was killed. What is still on its way up
-        and ends by the signal alone has ended in order."""
+        """As an operator does. The exit code; None: it did not end in time, and was killed."""
         self._signal(signal.SIGTERM)
-        is_new = time.monotonic() < self._started_at + STARTS_WITHIN
-        code = self.ends()
-        return 0 if code == -signal.SIGTERM and is_new else code
+        return self.ends()
 
     def ends(self) -> int | None:
         """Waits for its end. The exit code; None: it did not end in time, and was killed."""

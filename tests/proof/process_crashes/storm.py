@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -193,12 +194,18 @@ class Storm:
             time.sleep(0.2)
         self._outcome.drain_seconds = time.monotonic() - began
         for process in (*fleet.workers, fleet.broker):
-            if (code := process.stop()) != 0:
+            begun = self._has_begun(process)
+            code = process.stop()
+            if code != 0 and (begun or code != -signal.SIGTERM):
                 self._complain(f"{process.name} was asked to stop, and its exit code was {code}")
         orphans = left_behind(fleet.folder)
         _, alive = psutil.wait_procs(orphans, timeout=ORPHANS_END_WITHIN)
         if alive:
             self._complain(f"workers outlive the supervisors that were killed: {alive}")
+
+    def _has_begun(self, process: Process) -> bool:
+        """Whether it has received anything: one that is still on its way up may end by the signal alone."""
+        return any((self._fleet.folder / "attempts").rglob(f"*attempts-*-{process.pid}-*"))
 
     def _complain(self, text: str) -> None:
         self._outcome.complaints.append(text)
