@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -36,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     say(f"seed {seed}, {seconds:.0f} s for each of {', '.join(options.stores)}")
     results: list[Result] = []
     for store in options.stores:
-        result = run.run(store, seed=seed, seconds=seconds, say=lambda text, store=store: say(f"{store} {text}"))  # type: ignore[misc]
+        say_of_store = partial(say, f"{store} ")
+        result = run.run(store, seed=seed, seconds=seconds, say=say_of_store, keep=options.keep)
         results.append(result)
         say("\n".join(evidence(result)) if result.complaints else f"{store}: nothing lost, doubled, reordered or left")
     spark = 0
@@ -65,6 +67,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--spark-kills", type=int, default=5, metavar="N", help="kills for each sink and kind of victim on Spark (5)"
     )
     parser.add_argument("--no-spark", dest="spark_kills", action="store_const", const=0, help="leave Spark out")
+    parser.add_argument("--keep", action="store_true", help="keep history and logs also if nothing is wrong")
     found = parser.parse_args(arguments)
     if unknown := set(found.stores) - set(stores.NAMES):
         parser.error(f"--stores: there is no {', '.join(sorted(unknown))}; choose from {', '.join(stores.NAMES)}")
@@ -105,8 +108,8 @@ def report(results: list[Result], seed: int) -> list[str]:
     return lines
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def say(*text: str) -> None:
+    print(*text, sep="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ class PassingTrouble(Exception):
     """What a handler raises now and then on its first attempt."""
 
 
-def work_seconds(id_: str) -> float:
-    """How long an order takes: mostly moments, often long enough to be stopped meanwhile, and one in sixty longer than
-    its lease, so that a heartbeat must extend it."""
+def work_seconds(id_: str, *, often: float) -> float:
+    """How long an order takes: mostly moments; one in three `often`, so that it is at work when its process is stopped;
+    one in sixty longer than its lease, so that a heartbeat must extend it."""
     draw = crc32(id_.encode())
     if draw % 60 == 0:
         return LEASE * 1.3
-    return 1.5 if draw % 5 == 0 else draw % 20 / 1000
+    return often if draw % 3 == 0 else draw % 20 / 1000
 
 
 def fails_at_first(id_: str) -> bool:
@@ -82,7 +82,7 @@ _insert = _INSERT.replace("%s", "?") if _is_sqlite else _INSERT
 
 def post(order: dict[str, Any], ctx: Context) -> None:
     _effects.write("begin", order, ctx)
-    time.sleep(work_seconds(order["id"]))
+    time.sleep(work_seconds(order["id"], often=LEASE / 2))
     if ctx.attempt == 1 and fails_at_first(order["id"]):
         _effects.write("fail", order, ctx)
         raise PassingTrouble
@@ -91,7 +91,7 @@ def post(order: dict[str, Any], ctx: Context) -> None:
 
 def book(order: dict[str, Any], tx: Transaction, ctx: Context) -> None:
     if not _is_sqlite:  # it has one writer: work that takes long does not belong into its transactions
-        time.sleep(work_seconds(order["id"]))
+        time.sleep(work_seconds(order["id"], often=LEASE / 10))
     row = (ctx.queue, order["id"], order.get("group"), order.get("place"), ctx.fence, os.getpid(), time.time())
     tx.execute(_insert, row)
     if ctx.attempt == 1 and fails_at_first(order["id"]):

@@ -69,6 +69,16 @@ class Fleet:
         for process in (*self.workers, *self.producers):
             process.start()
 
+    def is_at_work(self, process: Process) -> bool:
+        """Whether it has done something since its start. What is on its way up is left alone: it would never get up."""
+        if process in self.producers:
+            file = self.folder / f"{process.name}.jsonl"
+            return file.exists() and file.stat().st_mtime > process.started_at
+        if process in self.workers:
+            pids = [member.pid for member in process.family()]
+            return any(file.stat().st_size for pid in pids for file in self.folder.glob(f"effects-{pid}-*.jsonl"))
+        return process.runs
+
     def left(self) -> dict[str, int]:
         """How many messages there are in each queue, of every state."""
         found: dict[str, int] = {}

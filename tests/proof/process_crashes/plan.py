@@ -55,7 +55,7 @@ class Fault:
 
 
 _WEIGHTS: Final[Mapping[Kind, int]] = {
-    Kind.KILL_WORKER: 7,
+    Kind.KILL_WORKER: 6,
     Kind.PAUSE_WORKER: 14,
     Kind.KILL_BROKER: 4,
     Kind.PAUSE_BROKER: 2,

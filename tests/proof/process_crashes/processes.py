@@ -38,9 +38,11 @@ class Process:
         self.name = name
         self._command, self._folder, self._environment = [sys.executable, *command], folder, environment(variables)
         self._lives = 0
+        self.started_at = 0.0  # by time.time()
         self._process: subprocess.Popen[bytes] | None = None
         self.starts_at = 0.0  # by time.monotonic(), while it is down
         self.paused = False
+        self._stopped: list[psutil.Process] = []
         self.own_ends: list[tuple[int, int]] = []  # number of the life and exit code of those that nobody killed
 
     @property
@@ -51,13 +53,20 @@ class Process:
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def family(self) -> list[psutil.Process]:
+        """The process, and the workers of a supervisor."""
+        with suppress(psutil.Error):
+            process = psutil.Process(self.pid) if self.runs else None
+            return [process, *process.children()] if process else []
+        return []
+
     def log(self, life: int) -> Path:
         return self._folder / f"{self.name}-{life}.log"
 
     def start(self) -> None:
         assert not self.runs
         self._lives += 1
-        self.paused = False
+        self.started_at = time.time()
         with self.log(self._lives).open("wb") as output:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment
@@ -72,21 +81,29 @@ class Process:
             self.start()
 
     def kill(self, down_for: float = 0.0) -> None:
+        """SIGKILL, for it alone: the workers of a supervisor go on for a moment."""
         process, self._process = self._process, None
         self.starts_at = time.monotonic() + down_for
         if process is not None:
             process.kill()
             process.wait()
+        self.resume()
 
     def pause(self) -> None:
+        """It stands still, with the workers that it has."""
         self.paused = True
-        self._signal(signal.SIGSTOP)
+        self._stopped = self.family()
+        for process in self._stopped:
+            with suppress(psutil.Error):
+                process.suspend()
 
-    def resume(self, pid: int | None = None) -> None:
-        """`pid`: only if it is still this one."""
-        if self.paused and (pid is None or pid == self.pid):
-            self.paused = False
-            self._signal(signal.SIGCONT)
+    def resume(self) -> None:
+        """Also the workers of a supervisor that was killed meanwhile."""
+        self.paused = False
+        stopped, self._stopped = self._stopped, []
+        for process in stopped:
+            with suppress(psutil.Error):
+                process.resume()
 
     def stop(self) -> int | None:
         """As an operator does. The exit code; None: it did not end in time, and was killed."""

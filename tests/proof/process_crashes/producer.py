@@ -20,7 +20,7 @@ from typing import Final
 from semel import Client, SemelError
 from semel.sqs import Entry, Queue, Sent
 
-GROUPS: Final = 6  # of each producer
+GROUPS: Final = 10  # of each producer
 BATCH: Final = 10
 TICK: Final = 0.1
 NO_NEW_ORDERS: Final = "no-new-orders"

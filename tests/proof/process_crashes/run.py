@@ -53,8 +53,9 @@ def run(
     rate: float = RATE,
     worker_command: tuple[str, ...] = WORKER,
     faults: list[Fault] | None = None,
+    keep: bool = False,
 ) -> Result:
-    """`faults`: others than those of the seed."""
+    """`faults`: others than those of the seed. `keep`: the folder stays also if nothing is wrong."""
     folder = Path(tempfile.mkdtemp(prefix=f"semel-process-crashes-{store}-", dir=parent))
     result = Result(store, seed, seconds, folder)
     began = time.monotonic()
@@ -69,7 +70,7 @@ def run(
             result.complaints += checks.complaints(found, ledger)
     _count(result, found)
     result.seconds = time.monotonic() - began
-    if result.passed:
+    if result.passed and not keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         found.write(folder / "history.jsonl")

@@ -100,14 +100,14 @@ class Storm:
                 self._fill(self._fleet.ledger_disk, fault)
 
     def _kill(self, process: Process, fault: Fault) -> None:
-        if process.runs:
+        if self._fleet.is_at_work(process):
             process.kill(fault.seconds)
             self._outcome.counts[fault.kind] += 1
 
     def _pause(self, process: Process, fault: Fault) -> None:
-        if process.runs and not process.paused:
+        if not process.paused and self._fleet.is_at_work(process):
             process.pause()
-            self._after(fault.seconds, lambda pid=process.pid: process.resume(pid))  # type: ignore[misc]
+            self._after(fault.seconds, process.resume)
             self._outcome.counts[fault.kind] += 1
 
     def _crash_store(self, fault: Fault) -> None:
@@ -194,18 +194,14 @@ class Storm:
             time.sleep(0.2)
         self._outcome.drain_seconds = time.monotonic() - began
         for process in (*fleet.workers, fleet.broker):
-            begun = self._has_begun(process)
+            begun = fleet.is_at_work(process)
             code = process.stop()
-            if code != 0 and (begun or code != -signal.SIGTERM):
+            if code != 0 and (begun or code != -signal.SIGTERM):  # what is on its way up may end by the signal alone
                 self._complain(f"{process.name} was asked to stop, and its exit code was {code}")
         orphans = left_behind(fleet.folder)
         _, alive = psutil.wait_procs(orphans, timeout=ORPHANS_END_WITHIN)
         if alive:
             self._complain(f"workers outlive the supervisors that were killed: {alive}")
-
-    def _has_begun(self, process: Process) -> bool:
-        """Whether it has received anything: one that is still on its way up may end by the signal alone."""
-        return any((self._fleet.folder / "attempts").rglob(f"*attempts-*-{process.pid}-*"))
 
     def _complain(self, text: str) -> None:
         self._outcome.complaints.append(text)
