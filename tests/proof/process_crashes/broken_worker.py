@@ -80,7 +80,3 @@ def main(kind: str) -> None:
     worker = BrokenWorker(WorkerSettings.from_environment(), deletes_first=kind == "hasty")
     signal.signal(signal.SIGTERM, lambda _number, _frame: worker.stopping.set())
     worker.run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -122,7 +122,7 @@ class Fleet:
     def _producer(self, number: int) -> Process:
         file = self.folder / f"producer-{number}.jsonl"
         endpoint = _url(self.lines[Line.PRODUCER_BROKER][number].port)
-        command = ["-m", "process_crashes.producer", endpoint, str(file), str(self.rate / PRODUCERS), *self.queues]
+        command = ["process_crashes.producer", endpoint, str(file), str(self.rate / PRODUCERS), *self.queues]
         return self._process(f"producer-{number}", command, {})
 
 

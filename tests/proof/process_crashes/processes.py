@@ -1,14 +1,18 @@
-"""Processes that are killed, stopped and started again, each life with a log of its own."""
+"""Processes that are killed, stopped and started again, each life with a log of its own.
+
+They are forked from a process that has loaded all they need: one that lives for seconds should spend them at work.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +22,14 @@ from process_crashes.settings import FOLDER_VARIABLE
 
 PROOF: Final = Path(__file__).parents[1]
 PATIENCE: Final = 60.0
+FROM_WARM: Final = multiprocessing.get_context("forkserver")
+FROM_WARM.set_forkserver_preload(
+    [
+        *("semel.cli.run", "semel.cli.broker", "semel.consumer.processes", "semel.consumer.runtime"),
+        *("semel.broker.process", "semel.sqs.client", "semel.ledger.sqlite.ledger", "semel.ledger.postgres.ledger"),
+        *("semel.ledger.redis.ledger", "psycopg_pool", "botocore.session", "process_crashes.producer"),
+    ]
+)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -31,15 +43,27 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _live(command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+    """In the new process: call the `main` of a module, as `python -m MODULE ARGUMENTS` would."""
+    os.environ.clear()
+    os.environ.update(variables)
+    with log.open("ab") as output, open(os.devnull, "rb") as nothing:
+        for number, file in enumerate((nothing, output, output)):
+            os.dup2(file.fileno(), number)
+    module, *arguments = command
+    main = import_module(module).main
+    sys.exit(main(arguments) if module == "semel.cli" else main(*arguments))
+
+
 class Process:
-    """One place in the fleet: a command, and the process that runs it now."""
+    """One place in the fleet: a module with its arguments, and the process that runs it now."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
         self.name = name
-        self._command, self._folder, self._environment = [sys.executable, *command], folder, environment(variables)
+        self._command, self._folder, self._environment = list(command), folder, environment(variables)
         self._lives = 0
         self.started_at = 0.0  # by time.time()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BaseProcess | None = None
         self.starts_at = 0.0  # by time.monotonic(), while it is down
         self.paused = False
         self._stopped: list[psutil.Process] = []
@@ -51,7 +75,7 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_alive()
 
     def family(self) -> list[psutil.Process]:
         """The process, and the workers of a supervisor."""
@@ -67,14 +91,13 @@ class Process:
         assert not self.runs
         self._lives += 1
         self.started_at = time.time()
-        with self.log(self._lives).open("wb") as output:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment
-            )
+        arguments = (self._command, self._environment, self.log(self._lives))
+        self._process = FROM_WARM.Process(target=_live, args=arguments, name=self.name)
+        self._process.start()
 
     def supervise(self) -> None:
         """Start it again if it is down and due; one that has ended by itself is due a moment later."""
-        if self._process is not None and (code := self._process.poll()) is not None:
+        if self._process is not None and (code := self._process.exitcode) is not None:
             self.own_ends.append((self._lives, code))
             self._process, self.starts_at = None, time.monotonic() + 0.5
         if self._process is None and time.monotonic() >= self.starts_at:
@@ -86,7 +109,7 @@ class Process:
         self.starts_at = time.monotonic() + down_for
         if process is not None:
             process.kill()
-            process.wait()
+            process.join()
         self.resume()
 
     def pause(self) -> None:
@@ -107,23 +130,19 @@ class Process:
 
     def stop(self) -> int | None:
         """As an operator does. The exit code; None: it did not end in time, and was killed."""
-        self._signal(signal.SIGTERM)
+        if self._process is not None:
+            self._process.terminate()
         return self.ends()
 
     def ends(self) -> int | None:
         """Waits for its end. The exit code; None: it did not end in time, and was killed."""
         if self._process is None:
             return None
-        try:
-            return self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
+        self._process.join(PATIENCE)
+        code = self._process.exitcode
+        if code is None:
             self.kill()
-            return None
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            if self._process is not None:
-                self._process.send_signal(number)
+        return code
 
 
 def left_behind(folder: Path) -> list[psutil.Process]:
@@ -137,4 +156,4 @@ def left_behind(folder: Path) -> list[psutil.Process]:
 
 
 def semel(*arguments: str) -> list[str]:
-    return ["-m", "semel.cli", *arguments]
+    return ["semel.cli", *arguments]

@@ -125,7 +125,3 @@ def main(endpoint: str, path: str, rate: str, *queues: str) -> None:
     file = Path(path)
     with client:
         Producer(client, OrderBook(file, file.stem), list(queues), float(rate), file.with_name(NO_NEW_ORDERS)).run()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

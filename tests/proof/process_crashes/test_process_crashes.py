@@ -39,7 +39,7 @@ def test_whatever_happens_to_real_processes_nothing_is_lost_doubled_or_reordered
 def test_a_worker_without_a_ledger_is_caught(worker: str, finding: str, tmp_path: Path) -> None:
     """A boto3 loop that deletes after its effect doubles it; one that deletes before its effect loses it."""
     kills = [Fault(8.0 + 4 * n, Kind.KILL_WORKER, victim=n % WORKERS) for n in range(5)]
-    command = ("-m", "process_crashes.broken_worker", worker)
+    command = ("process_crashes.broken_worker", worker)
     result = run.run("sqlite", seed=0, seconds=27, parent=tmp_path, rate=30, worker_command=command, faults=kills)
     assert any(text.startswith(finding) for text in result.complaints), result.complaints[:20]
     assert (result.folder / "history.jsonl").exists()
