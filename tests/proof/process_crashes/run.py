@@ -19,7 +19,7 @@ from semel import Ledger
 
 RATE: Final = 60.0  # messages a second
 _QUIET_END: Final = 2.0  # seconds before the end of a storm without new faults
-_TAIL: Final = 12  # lines of a log
+_TAIL: Final = 5  # lines of a log
 
 
 @dataclass(slots=True)
@@ -98,9 +98,13 @@ def _unexpected_ends(running: Fleet) -> list[str]:
 
 
 def last_lines(folder: Path) -> str:
-    """The end of every log, for a report."""
+    """The end of the last log of every process that wrote something, for a report. The others are in the folder."""
+    newest: dict[str, Path] = {}
+    for log in sorted((folder / "logs").glob("*.log"), key=lambda log: log.stat().st_mtime):
+        if log.stat().st_size:
+            newest[log.stem.rpartition("-")[0]] = log
     parts = []
-    for log in sorted((folder / "logs").glob("*.log")):
+    for log in newest.values():
         lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
-        parts.append("\n".join([f"--- {log.name}", *(line[:400] for line in lines)]))
+        parts.append("\n".join([f"--- {log.name}", *(line[:300] for line in lines)]))
     return "\n".join(parts)
