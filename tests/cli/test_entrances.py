@@ -39,6 +39,7 @@ EXCEPTIONS: Final[dict[str, dict[str, str]]] = {
     "--delay": {"help": "of a queue, or of one message"},
     "--dlq": {"*": "queues create can make up the name; alarms needs it if SQS is not asked"},
     "--engine": {"*": "the doctor's engine reads logs, that of a redrive moves messages"},
+    "--events": {"help": "the doctor and verify tell different events apart"},
     "--exit-when-empty": {"help": "a pipeline ends with the backlog of its start, which is what Spark can do"},
     "--file": {"help": "messages send reads a body from it, dlq edit a whole document"},
     "--group": {"help": _OF_WHAT},

@@ -12,18 +12,20 @@ from semel.spark.pipeline.progress.snapshot import Snapshot, State
 from semel.spark.source.column_types import COLUMN_NAMES
 from semel.telemetry import metrics as consumer
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
+from semel.verify import EventKind, FindingKind, HistoryEvent
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")
 CONSUMER: Final = (DOCS / "consumer.md").read_text(encoding="utf-8")
 SPARK: Final = (DOCS / "spark.md").read_text(encoding="utf-8")
 ATTEMPT_LOG: Final = (DOCS / "attempt-log.md").read_text(encoding="utf-8")
+VERIFY: Final = (DOCS / "verify.md").read_text(encoding="utf-8")
 
 
 def table(page: str, heading: str) -> set[str]:
     """The names in the first column of the table whose headings begin so."""
     rows = page.partition(f"| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
-    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    return {name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
 
 
 def exposed() -> set[str]:
@@ -63,3 +65,9 @@ def test_the_page_on_the_consumer_lists_every_setting() -> None:
 def test_the_page_on_spark_lists_every_column_of_the_source_in_order() -> None:
     columns = SPARK.partition("**Columns**: ")[2].partition("\n\n")[0]
     assert tuple(re.findall(r"`(\w+)`", columns)) == COLUMN_NAMES
+
+
+def test_the_page_on_verify_lists_every_event_field_and_finding() -> None:
+    assert table(VERIFY, "`kind`") == set(EventKind)
+    assert table(VERIFY, "field") == set(HistoryEvent.__struct_fields__) - {"file", "line"}
+    assert table(VERIFY, "finding") == set(FindingKind)

@@ -23,9 +23,10 @@ from semel.doctor import SAMPLE
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.fields import moment
 from semel.doctor.logs.formats import MISSING, Detection, detect
-from semel.doctor.logs.mapping import CONSTANTS, DEFAULT_WORDS, LogMapping, own, parse, plain, value_at
+from semel.doctor.logs.mapping import CONSTANTS, DEFAULT_WORDS, LogMapping, own, parse
 from semel.doctor.logs.phrases import event_words, phrase_step
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
+from semel.telemetry.field_mapping import plain, value_at
 
 LOGS: Final = Path(__file__).parent / "logs"
 UUID: Final = "5fea1756-0ec7-4c24-b3fc-9ce5b744f4d{}"

@@ -16,9 +16,10 @@ from semel.doctor.diagnosis import Request, diagnose
 from semel.doctor.engine.engine import Engine, Row
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
-from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, parse, parse_path, written
+from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, parse
 from semel.doctor.model import Quality
 from semel.telemetry.attempt_log import Step
+from semel.telemetry.field_mapping import parse_path, written
 
 NOON: Final = 1_794_830_400.0  # 2026-11-16 12:00 UTC
 ISO: Final = "2026-11-16T12:00:00Z"

@@ -97,9 +97,39 @@ def test_an_effect_that_names_no_queue_belongs_to_the_queue_of_its_key() -> None
 
 
 def test_a_key_of_two_queues_is_one_if_its_effects_name_no_queue() -> None:
-    events = [*history("send:a", queue="orders"), *history("send:a", queue="invoices"), *history("effect:a")]
-    assert check(events).ok
-    assert found(check([*events, *history("effect:a")])) == [("doubled", "a")]
+    others = [*history("send:b effect:b", queue="orders"), *history("send:b effect:b", queue="invoices")]
+    sends = [*others, *history("send:a", queue="orders"), *history("send:a", queue="invoices")]
+    assert check([*sends, *history("effect:a delete:a")]).ok
+    assert found(check([*sends, *history("effect:a effect:a")])) == [("doubled", "a")]
+    in_both = [*history("effect:a", queue="orders"), *history("effect:a", queue="invoices")]
+    assert check([*sends, *in_both]).ok
+    assert found(check([*sends, *in_both, *history("deliver:a")])) == [("doubled", "a")]
+    early = [*history("delete:a", queue="invoices"), *history("effect:a")]
+    assert found(check([*sends, *early])) == [("deleted-early", "a")]
+
+
+@pytest.mark.parametrize("fate", ["present", "refuse", "dead_letter", "effect"])
+def test_what_is_said_of_a_message_before_its_key_is_known_counts_for_the_key(fate: str) -> None:
+    done = "send:b/m2 effect:b/m2"
+    assert found_in(f"{done} {fate}:/m1 send:a/m1") == []
+    assert found_in(f"{done} send:a {fate}:/m1 deliver:a/m1") == []
+    assert found_in(f"{done} send:/m1 send:a/m9 deliver:a/m1") == [("lost", "a")]
+
+
+def test_what_is_joined_keeps_its_order() -> None:
+    done = "send:b/m2 effect:b/m2"
+    # The send that was logged without a key is the later one: the dead letter before it excuses nothing.
+    assert found_in(f"{done} send:a/m0 dead_letter:a/m0 send:/m1 deliver:a/m1") == [("lost", "a")]
+    assert found_in(f"{done} send:a/m1 effect:a/m1 effect:/m9 deliver:a/m9") == [("doubled", "a")]
+    assert found_in(f"{done} send:a/m1 delete:/m9 effect:a/m1 deliver:a/m9") == [("deleted-early", "a")]
+    assert found_in(f"{done} delete:/m1 effect:/m1 send:a/m0 deliver:a/m1") == [("deleted-early", "a")]
+    assert found_in(f"{done} send:a/m1 record:a@1 record:/m9@2 effect:a deliver:a/m9") == []
+    assert found_in("send:a/m1 record:a@1 record:/m9@2 deliver:a/m9") == [("doubled", "a")]
+
+
+def test_a_record_that_was_found_and_the_one_that_was_made_are_one() -> None:
+    assert found_in("send:a record:a record:a@1 record:a") == []
+    assert found_in("send:a record:a record:a@1 record:a@2") == [("doubled", "a")]
 
 
 def test_a_record_stands_for_the_effect_where_none_are_logged() -> None:
@@ -241,6 +271,13 @@ def test_a_queue_without_sends_is_not_judged_by_the_sends_of_another() -> None:
     assert (entry.queue, entry.reason) == ("invoices", "no send events")
 
 
+def test_what_names_no_queue_is_judged_by_the_events_of_all_queues() -> None:
+    events = [*history("send:a"), *history("effect:a", queue="orders"), *history("send:b")]
+    assert found(check(events)) == [("lost", "b")]
+    events = [*history("send:a", queue="orders"), *history("effect:c")]
+    assert found(check(events)) == [("lost", "a"), ("unknown", "c")]
+
+
 def test_a_verdict_says_that_queues_are_taken_to_be_empty_if_nothing_says_what_is_in_them() -> None:
     assert "taken to be empty" in check(history("send:a effect:a send:b")).notes[0]
     assert check(history("send:a effect:a send:b send:c present:c")).notes == ()
@@ -254,6 +291,10 @@ def test_findings_are_kept_up_to_a_limit_and_all_are_counted() -> None:
     verdict = check([*sends, *history("effect:k1")], limit=10)
     assert len(verdict.findings) == 10
     assert verdict.found == {FindingKind.LOST: 49}
+    twice = check(
+        [event("effect", f"k{number}") for number in (*range(50), *range(50))], effects="at-least-once", limit=10
+    )
+    assert (len(twice.repeats), twice.repeated) == (10, 50)
 
 
 def test_duplicate_deliveries_are_counted() -> None:

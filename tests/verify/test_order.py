@@ -70,6 +70,7 @@ def test_equal_sequence_numbers_have_no_order() -> None:
 def test_those_behind_a_dead_letter_go_on_and_its_redrive_is_out_of_order_by_definition() -> None:
     assert grouped("send:a send:b dead_letter:a effect:b send:a effect:a") == []
     assert grouped("send:a send:b refuse:a effect:b") == []
+    assert grouped("send:a send:b dead_letter:b send:b effect:b effect:a") == []
 
 
 def test_overtaking_a_message_that_becomes_a_dead_letter_later_is_found() -> None:

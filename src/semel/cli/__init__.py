@@ -18,7 +18,7 @@ from semel.version import __version__
 _SUBJECTS: Final = {
     "run": ("run", "pipeline", "workers", "broker"),
     "operate": ("queues", "messages", "dlq", "jobs", "dashboard", "top", "audit", "annotate"),
-    "diagnose": ("doctor", "alarms"),
+    "diagnose": ("doctor", "verify", "alarms"),
     "more": ("demo", "completion"),
 }
 

@@ -68,6 +68,7 @@ class _Judge:
         self._logged = Completeness(self._all, logged, delete_after)
         self._found: Counter[FindingKind] = Counter()
         self._findings: dict[FindingKind, list[Finding]] = {kind: [] for kind in FindingKind}
+        self._repeated = 0
         self._repeats: list[Finding] = []
         self._pending = 0
         self._sent: set[str] | None = None
@@ -76,7 +77,8 @@ class _Judge:
         groups: dict[tuple[str, str], list[KeyHistory]] = {}
         for first in self._keys:
             for history in first.everywhere():
-                lost = history.sends > 0 and self._lost(history, first)
+                if history.sends:
+                    self._lost(history, first)
                 if history.repeats or history.recorded_again:
                     self._doubled(history)
                 if history.early_delete is not None:
@@ -85,12 +87,13 @@ class _Judge:
                     self._stale(history)
                 if not history.sends and (history.effects or history.records):
                     self._unknown(history)
-                if history.group and not lost:
+                if history.group:
                     groups.setdefault((history.queue, history.group), []).append(history)
         unordered = [queue for (queue, _), keys in groups.items() if not self._reordered(keys)]
         return Verdict(
             findings=tuple(finding for findings in self._findings.values() for finding in findings),
             found={kind: self._found[kind] for kind in FindingKind if self._found[kind]},
+            repeated=self._repeated,
             repeats=tuple(self._repeats),
             counts=self._counts(events),
             unchecked=self._unchecked(unordered),
@@ -102,24 +105,23 @@ class _Judge:
         if len(self._findings[kind]) < self._limit:
             self._findings[kind].append(_finding(kind, history, text, *evidence))
 
-    def _lost(self, history: KeyHistory, first: KeyHistory) -> bool:
-        """Whether it was sent and is neither done nor anywhere else."""
+    def _lost(self, history: KeyHistory, first: KeyHistory) -> None:
+        """It was sent and is neither done nor anywhere else."""
         queue = history.queue
         if self._logged.why_not(FindingKind.LOST, queue) or self._effect(history) is not None or history.present:
-            return False
+            return
         # Where nothing was sent to, as to a dead-letter queue, it came from here.
         for place in (history, *(other for other in first.everywhere() if not other.sends)):
             if place.present or _is_excused(history, place):
-                return False
+                return
         send = history.last_send
         assert send is not None
         if self._judged_until is not None and not history.deletes and (send.time or 0) > self._judged_until:
             self._pending += 1
-            return False
+            return
         done = "effect" if self._logged.has(queue, EventKind.EFFECT) else "record"
         gone = f"{done} and was deleted" if history.deletes else f"{done}, dead letter or refusal, and is in no queue"
         self._report(FindingKind.LOST, history, f"{history.key} was sent but has no {gone}", send, history.delete)
-        return True
 
     def _doubled(self, history: KeyHistory) -> None:
         if self._logged.has(history.queue, EventKind.EFFECT):
@@ -132,7 +134,9 @@ class _Judge:
         text = f"{history.key} has {count} {what}"
         if not self._repeats_allowed:
             self._report(FindingKind.DOUBLED, history, text, *evidence)
-        elif len(self._repeats) < self._limit:
+            return
+        self._repeated += 1
+        if len(self._repeats) < self._limit:
             self._repeats.append(_finding(FindingKind.DOUBLED, history, text, *evidence))
 
     def _deleted_early(self, history: KeyHistory, first: KeyHistory, delete: HistoryEvent) -> None:
@@ -162,7 +166,9 @@ class _Judge:
             self._sent = {message for other in self._all if other.sends for message in other.messages()}
         effect = self._effect(history)
         if effect is not None and self._sent.isdisjoint(history.messages()):
-            self._report(FindingKind.UNKNOWN, history, f"{history.key} has an {effect.kind} but was never sent", effect)
+            self._report(
+                FindingKind.UNKNOWN, history, f"{history.key} was never sent but has its {effect.kind}", effect
+            )
 
     def _reordered(self, keys: list[KeyHistory]) -> bool:
         """False if the order of the group is not known."""

@@ -40,9 +40,9 @@ class Completeness:
         if logged is not None:
             known = frozenset(logged)
             self._queues = {queue: set(known) for queue in self._queues}
-        nowhere = self._queues.get("", set())
-        for kinds in self._queues.values():  # an event that names no queue may be of any
-            kinds |= nowhere
+        if "" in self._queues:  # an event that names no queue may be of any
+            nowhere, everywhere = self._queues[""], set[EventKind]().union(*self._queues.values())
+            self._queues = {queue: kinds | nowhere if queue else everywhere for queue, kinds in self._queues.items()}
         self._reasons = {
             (kind, queue): self._reason(kind, kinds) for queue, kinds in self._queues.items() for kind in FindingKind
         }

@@ -79,11 +79,13 @@ class KeyHistory:
         self.present: HistoryEvent | None = None
         self.send_at = self.last_send_at = self.effect_at = self.record_at = self.early_delete_at = NEVER
         self.left_at = self.excused_at = self.present_at = NEVER  # the first and the last dead letter or refusal
-        self.repeats: list[HistoryEvent] = []  # effects beyond the first
-        self.recorded_again: list[HistoryEvent] = []  # records by another fence than the first
+        self.repeats: tuple[HistoryEvent, ...] = ()  # effects beyond the first
+        self.recorded_again: tuple[HistoryEvent, ...] = ()  # records by another fence than the first
         self.fence: int | None = None  # the highest
         self.holder: HistoryEvent | None = None  # the event that showed it
-        self.stale: list[tuple[HistoryEvent, HistoryEvent]] = []  # the holder, and what an older fence did after it
+        self.stale: tuple[
+            tuple[HistoryEvent, HistoryEvent], ...
+        ] = ()  # the holder, and what an older fence did after it
         self.group = ""
         self.sequence: int | None = None  # the lowest
 
@@ -125,7 +127,7 @@ class KeyHistory:
         else:
             stale = fence < self.fence and event.kind in (EventKind.EFFECT, EventKind.RECORD)
         if stale and len(self.stale) < MOST_EVIDENCE:
-            self.stale.append((self.holder, event))
+            self.stale += ((self.holder, event),)
 
     def _send(self, event: HistoryEvent, at: int) -> None:
         self.sends += 1
@@ -144,7 +146,7 @@ class KeyHistory:
         if self.effect is None:
             self.effect, self.effect_at = event, at
         elif len(self.repeats) < MOST_EVIDENCE:
-            self.repeats.append(event)
+            self.repeats += (event,)
 
     def _record(self, event: HistoryEvent, at: int) -> None:
         self.records += 1
@@ -154,7 +156,7 @@ class KeyHistory:
             if self.record.fence is None:
                 self.record = event  # a record that was found comes after the one that was made, or is of a lost log
             elif len(self.recorded_again) < MOST_EVIDENCE:
-                self.recorded_again.append(event)
+                self.recorded_again += (event,)
 
     def _delete(self, event: HistoryEvent, at: int) -> None:
         self.deletes += 1
@@ -221,7 +223,7 @@ class KeyHistory:
             self.effect, self.effect_at, second = other.effect, other.effect_at, self.effect
         else:
             second = other.effect
-        self.repeats = [second, *self.repeats, *other.repeats][:MOST_EVIDENCE]
+        self.repeats = (second, *self.repeats, *other.repeats)[:MOST_EVIDENCE]
 
     def _absorb_records(self, other: KeyHistory) -> None:
         if other.record is None:
@@ -234,7 +236,7 @@ class KeyHistory:
         again = [event for event in (other.record, *other.recorded_again) if event.fence is not None]
         if self.record.fence is None and again:
             self.record = again.pop(0)
-        self.recorded_again += [event for event in again if event.fence != self.record.fence]
+        self.recorded_again += tuple(event for event in again if event.fence != self.record.fence)
 
 
 _COUNTS: Final = (

@@ -73,11 +73,13 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`found` counts all findings; `findings` has at most so many of each kind as the check was told to keep."""
+    """`found` counts all findings; `findings` has at most so many of each kind as the check was told to keep. The same
+    goes for `repeated` and `repeats`: keys with several effects, where at-least-once allows them."""
 
     findings: tuple[Finding, ...] = ()
     found: Mapping[FindingKind, int] = field(default_factory=dict)
-    repeats: tuple[Finding, ...] = ()  # keys with several effects, where at-least-once allows them
+    repeated: int = 0
+    repeats: tuple[Finding, ...] = ()
     counts: Counts = field(default_factory=Counts)
     unchecked: tuple[Unchecked, ...] = ()
     notes: tuple[str, ...] = ()  # what was assumed
@@ -93,6 +95,7 @@ class Verdict:
             "found": {kind.value: count for kind, count in self.found.items()},
             "counts": asdict(self.counts),
             "findings": [finding.to_json() for finding in self.findings],
+            "repeated": self.repeated,
             "repeats": [finding.to_json() for finding in self.repeats],
             "unchecked": [unchecked.to_json() for unchecked in self.unchecked],
             "notes": list(self.notes),

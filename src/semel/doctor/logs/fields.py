@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from semel.doctor.logs.mapping import Path, as_text, plain
+from semel.telemetry.field_mapping import Path, as_text, plain
 
 MOST_FIELDS: Final = 300  # of a line
 DEEPEST: Final = 8  # names in a path

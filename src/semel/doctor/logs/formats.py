@@ -17,10 +17,11 @@ from typing import Any, Final
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs import fields
 from semel.doctor.logs.fields import RULES, Field, Rule, moment, number
-from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, Path, as_text, conflict, own, value_at, written
+from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, conflict, own
 from semel.doctor.logs.phrases import MOST_PHRASES, event_words, phrase_step, shown
 from semel.doctor.wording import count, listed
 from semel.telemetry.attempt_log import Step
+from semel.telemetry.field_mapping import Path, as_text, value_at, written
 
 LINES: Final = 200  # as many lines decide
 SHOWN_FIELDS: Final = 12

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from semel.doctor.events import COLUMNS, LineProblem
-from semel.doctor.logs.mapping import DURATIONS, NAMES, NO_QUEUE, LogMapping, Path, own
+from semel.doctor.logs.mapping import DURATIONS, NAMES, NO_QUEUE, LogMapping, own
 from semel.messages.fingerprint import FINGERPRINT_FROM, VOLATILE
 from semel.telemetry.attempt_log.events import MAX_ERROR
+from semel.telemetry.field_mapping import Path
 
 SAMPLE: Final = 200  # characters of a malformed line
 LONGEST_WORD: Final = 200

@@ -11,15 +11,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final
 
 from semel.doctor.errors import DoctorError
 from semel.telemetry.attempt_log import Step
-
-Path = tuple[str | int, ...]
+from semel.telemetry.field_mapping import (
+    MappingError,
+    Path,
+    as_text,
+    near,
+    pairs,
+    parse_path,
+    plain,
+    unquoted,
+    value_at,
+    written,
+)
 
 DURATIONS: Final = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9}
 NAMES: Final = (
@@ -63,11 +72,6 @@ _STEPS: Final = tuple(step for step in Step if step not in (Step.DROPPED, Step.S
 
 
 AROUND: Final = r"^(message|msg|job|task)_|_(message|msg|job|task)$"  # of a plain word: says nothing of the step
-
-
-def plain(word: str) -> str:
-    """A word as it is looked up; `mapped` does the same to the log's words."""
-    return re.sub("[^a-z0-9]+", "_", word.lower()).strip("_")
 
 
 DEFAULT_WORDS: Final[Mapping[str, Step]] = {
@@ -127,13 +131,13 @@ class LogMapping:
 
     def as_option(self) -> str:
         """The value of `--map` that says the same."""
-        pairs = [(name, written(path)) for name, path in self.paths.items()]
-        pairs += [(name, _quoted(value)) for name, value in self.constants.items()]
+        mapped = [(name, written(path)) for name, path in self.paths.items()]
+        mapped += [(name, _quoted(value)) for name, value in self.constants.items()]
         if self.pattern:
-            pairs.append(("pattern", json.dumps(self.pattern, ensure_ascii=False)))
+            mapped.append(("pattern", json.dumps(self.pattern, ensure_ascii=False)))
         if self.records:
-            pairs.append(("records", written(self.records)))
-        return ",".join(f"{name}={value}" for name, value in pairs)
+            mapped.append(("records", written(self.records)))
+        return ",".join(f"{name}={value}" for name, value in mapped)
 
     def as_events_option(self) -> str:
         """The value of `--events` that says the same; empty if the usual words are enough."""
@@ -152,42 +156,28 @@ def own() -> LogMapping:
     return LogMapping(paths, words={step.value: step for step in _STEPS}, is_own=True)
 
 
-def value_at(record: Any, path: Path) -> Any:
-    """What is at the path; None if nothing is."""
-    for part in path:
-        try:
-            record = record[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return record
-
-
-def as_text(value: Any) -> str:
-    """A value as text, trimmed; objects and lists as JSON. Empty if there is none."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, bool | dict | list):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
-    return str(value)
-
-
 def parse(text: str, words: str | None = None) -> LogMapping:
     """DoctorError names the option, what it does not understand, and what it would."""
+    try:
+        return _parse(text, words)
+    except MappingError as error:
+        raise DoctorError(str(error)) from None
+
+
+def _parse(text: str, words: str | None) -> LogMapping:
     paths: dict[str, Path] = {}
     constants: dict[str, str] = {}
     pattern = ""
-    for name, value in _pairs("--map", text):
+    for name, value in pairs("--map", text):
         if name not in _OPTIONS:
-            raise DoctorError(f"--map {name}=…: no such field{_near(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}")
+            raise DoctorError(f"--map {name}=…: no such field{near(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}")
         if name in paths or name in constants or (name == "pattern" and pattern):
             raise DoctorError(f"--map {name}=…: given twice")
         if name == "pattern":
-            pattern = _parse_pattern(_unquoted(name, value))
+            pattern = _parse_pattern(unquoted(name, value))
         elif value.startswith((".", "$", "[")):
             paths[name] = parse_path(name, value)
-        elif name in CONSTANTS and (constant := _unquoted(name, value)):
+        elif name in CONSTANTS and (constant := unquoted(name, value)):
             constants[name] = constant
         else:
             raise DoctorError(f"--map {name}={value}: a path begins with a dot, as in {name}=.{value or 'field'}")
@@ -208,7 +198,7 @@ def _parse_pattern(text: str) -> str:
         raise DoctorError(f"--map pattern={text}: name each group as a field, (?P<id>…), or write (?:…)")
     for name in groups.groupindex:
         if name not in NAMES:
-            raise DoctorError(f"--map pattern={text}: (?P<{name}>…) is no field{_near(name, NAMES)}")
+            raise DoctorError(f"--map pattern={text}: (?P<{name}>…) is no field{near(name, NAMES)}")
     return text
 
 
@@ -242,9 +232,9 @@ def conflict(path: Path, other: Path) -> str | None:
 def _parse_words(text: str) -> dict[str, Step]:
     known = [step.value for step in _STEPS]
     found: dict[str, Step] = {}
-    for name, value in _pairs("--events", text):
+    for name, value in pairs("--events", text):
         if name not in known and name not in _LIKE:
-            raise DoctorError(f"--events {name}=…: no such step{_near(name, known)}; there are {', '.join(known)}")
+            raise DoctorError(f"--events {name}=…: no such step{near(name, known)}; there are {', '.join(known)}")
         step = _LIKE[name] if name in _LIKE else Step(name)
         words = [plain(word) for word in value.strip("\"'").split("|")]
         if not all(words):
@@ -255,73 +245,6 @@ def _parse_words(text: str) -> dict[str, Step]:
     return found
 
 
-_STRING: Final = r'"(?:[^"\\]|\\.)*"'  # as in JSON
-_PAIR: Final = re.compile(rf"\s*([A-Za-z_]+)\s*=\s*((?:{_STRING}|'[^']*'|[^,\"'])*?)\s*(?:,|$)", re.DOTALL)
-
-
-def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
-    place = 0
-    text = text.strip().rstrip(",")
-    while place < len(text):
-        match = _PAIR.match(text, place)
-        if match is None:
-            raise DoctorError(f"{option}: cannot read {text[place:]!r}; write name=value, with commas between them")
-        yield match[1], match[2]
-        place = match.end()
-
-
-_PART: Final = re.compile(
-    rf"\.?\[\s*(?:(?P<bracketed>{_STRING}|'[^']*')|(?P<index>\d+))\s*\]"
-    rf"|\.(?P<quoted>{_STRING})|\.(?P<name>[^.\[\]\"'\s|]+)",
-    re.DOTALL,
-)
-
-
-def parse_path(name: str, text: str) -> Path:
-    path: list[str | int] = []
-    place = 1 if text.startswith("$") else 0
-    while place < len(text):
-        match = _PART.match(text, place)
-        if match is None:
-            raise DoctorError(
-                f'--map {name}={text}: cannot read it from {text[place:]!r} on; paths look like .a.b, ."@time", .a[0].b'
-            )
-        string = match["bracketed"] or match["quoted"]
-        path.append(int(match["index"]) if match["index"] else _unquoted(name, string) if string else match["name"])
-        place = match.end()
-    if not path or isinstance(path[0], int):
-        raise DoctorError(f"--map {name}={text}: a line is an object; name a field of it, as in {name}=.field")
-    return tuple(path)
-
-
-def written(path: Path) -> str:
-    """A path in jq's way."""
-    parts = (f"[{part}]" if isinstance(part, int) else _written(part) for part in path)
-    text = "".join(parts)
-    return text if text.startswith(".") else f".{text}"
-
-
-def _written(name: str) -> str:
-    return f".{name}" if name.isidentifier() else f"[{json.dumps(name, ensure_ascii=False)}]"
-
-
 def _quoted(value: str) -> str:
     """A constant as it is, or as a JSON string if it would be read as something else."""
     return value if re.fullmatch(r"[^\s,\"'.$\[][^\s,\"']*", value) else json.dumps(value, ensure_ascii=False)
-
-
-def _unquoted(name: str, value: str) -> str:
-    if value.startswith("'") and value.endswith("'"):
-        return value.strip("'")
-    if not value.startswith('"'):
-        return value
-    try:
-        text: str = json.loads(value, strict=False)
-    except ValueError as error:
-        raise DoctorError(f"--map {name}={value}: not a string as in JSON: {error}") from None
-    return text
-
-
-def _near(name: str, known: tuple[str, ...] | list[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f", did you mean {near[0]}?" if near else ""

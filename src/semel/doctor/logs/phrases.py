@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, plain
+from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping
 from semel.doctor.wording import listed
 from semel.telemetry.attempt_log import Step
+from semel.telemetry.field_mapping import plain
 
 MOST_PHRASES: Final = 30  # more than this, and the text has names in it that vary
 MOST_SHOWN: Final = 80  # characters

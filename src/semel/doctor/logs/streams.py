@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 import orjson
 
 from semel.doctor.logs.discovery import Kind, LogFile
-from semel.doctor.logs.mapping import Path
 from semel.errors import SemelError
 from semel.extras import importing
+from semel.telemetry.field_mapping import Path
 
 CHUNK: Final = 16 * 1024 * 1024  # smaller ones cost more planning, larger ones more memory management
 LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.discovery import local_path
-from semel.doctor.logs.mapping import LogMapping, written
+from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.model import Quality
 from semel.doctor.wording import count, listed
+from semel.telemetry.field_mapping import written
 
 EXAMPLE: Final = "--map id=.messageId,time=.timestamp,event=.event"
 MOST_FIELDS: Final = 12
