@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
 from process_crashes.plan import LEASE
-from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings
+from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings, at_work_file
 from semel import App, Context, Fixed, Transaction
 from semel.consumer.clock import monotonic
 
@@ -80,7 +81,13 @@ _is_sqlite = _SETTINGS.ledger.startswith("sqlite")
 _insert = _INSERT.replace("%s", "?") if _is_sqlite else _INSERT
 
 
+@cache
+def say_that_it_is_at_work() -> None:
+    at_work_file(_SETTINGS.folder, os.getpid()).touch()
+
+
 def post(order: dict[str, Any], ctx: Context) -> None:
+    say_that_it_is_at_work()
     _effects.write("begin", order, ctx)
     time.sleep(work_seconds(order["id"], often=LEASE / 2))
     if ctx.attempt == 1 and fails_at_first(order["id"]):
@@ -90,6 +97,7 @@ def post(order: dict[str, Any], ctx: Context) -> None:
 
 
 def book(order: dict[str, Any], tx: Transaction, ctx: Context) -> None:
+    say_that_it_is_at_work()
     if not _is_sqlite:  # it has one writer: work that takes long does not belong into its transactions
         time.sleep(work_seconds(order["id"], often=LEASE / 10))
     row = (ctx.queue, order["id"], order.get("group"), order.get("place"), ctx.fence, os.getpid(), time.time())

@@ -20,7 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from process_crashes.plan import LEASE
-from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings
+from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings, at_work_file
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -60,6 +60,7 @@ class BrokenWorker:
         messages = found.get("Messages", [])
         for message in messages if self._deletes_first else ():
             sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        at_work_file(self._settings.folder, os.getpid()).touch()
         for message in messages:
             time.sleep(WORK_SECONDS)
             self._take_effect(queue, json.loads(message["Body"]))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from process_crashes.evidence import Evidence, Turn
-from process_crashes.settings import TRANSACTION_QUEUES, ledger_key
+from process_crashes.settings import ledger_key
 from semel import Ledger
 from semel.ledger.contract import Entry, Status
 from semel.verify.check import check
@@ -21,9 +21,7 @@ _PER_CALL: Final = 500
 
 def verdicts(evidence: Evidence) -> list[Verdict]:
     """Of the queues whose handlers take `tx`, each effect exactly once; of the others, at least once."""
-    booked = [event for event in evidence.events if event.queue in TRANSACTION_QUEUES]
-    posted = [event for event in evidence.events if event.queue not in TRANSACTION_QUEUES]
-    return [_verdict(booked, exactly_once=True), _verdict(posted, exactly_once=False)]
+    return [_verdict(evidence.of_mode(exactly_once=how), exactly_once=how) for how in (True, False)]
 
 
 def _verdict(events: list[HistoryEvent], *, exactly_once: bool) -> Verdict:

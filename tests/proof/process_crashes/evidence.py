@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from process_crashes.settings import TRANSACTION_QUEUES
 from process_crashes.stores import EffectRow
 from semel.verify.history import EventKind, HistoryEvent
 
@@ -62,9 +63,15 @@ class Evidence:
     accepted: set[tuple[str, str]] = field(default_factory=set)  # queue and id
     steps: Counter[str] = field(default_factory=Counter)  # of the attempt log
 
-    def write(self, path: Path) -> None:
-        """As `semel verify` reads it."""
-        path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in self.events))
+    def of_mode(self, *, exactly_once: bool) -> list[HistoryEvent]:
+        """Events of the queues whose handlers take `tx`, or of the others, whose effects happen at least once."""
+        return [event for event in self.events if (event.queue in TRANSACTION_QUEUES) is exactly_once]
+
+    def write(self, folder: Path) -> None:
+        """As `semel verify --effects exactly-once exactly-once.jsonl` reads it, and the other one."""
+        for exactly_once, name in ((True, "exactly-once.jsonl"), (False, "at-least-once.jsonl")):
+            lines = [msgspec.json.encode(event) + b"\n" for event in self.of_mode(exactly_once=exactly_once)]
+            (folder / name).write_bytes(b"".join(lines))
 
 
 def gather(folder: Path, rows: list[EffectRow]) -> Evidence:

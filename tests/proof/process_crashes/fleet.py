@@ -17,7 +17,7 @@ from process_crashes.disks import Disk, make_disk
 from process_crashes.plan import PRODUCERS, WORKERS, Line
 from process_crashes.processes import Process, left_behind, semel
 from process_crashes.proxy import HOST, Proxy, ProxyLoop
-from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings
+from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings, at_work_file
 from process_crashes.stores import Store
 from semel import Client, SemelError
 
@@ -50,6 +50,7 @@ class Fleet:
             self.lines[Line.WORKER_STORE] = [self.proxies.proxy(self.store.port) for _ in range(WORKERS)]
         self._logs = self.folder / "logs"
         self._logs.mkdir()
+        (self.folder / "at-work").mkdir()
         data = str(self.broker_disk.folder / "data")
         faults = [option for fault in FAULTS for option in ("--fault", fault)]
         self.broker = self._process("broker", semel("broker", "--port", str(self._port), "--data", data, *faults), {})
@@ -75,8 +76,7 @@ class Fleet:
             file = self.folder / f"{process.name}.jsonl"
             return file.exists() and file.stat().st_mtime > process.started_at
         if process in self.workers:
-            pids = [member.pid for member in process.family()]
-            return any(file.stat().st_size for pid in pids for file in self.folder.glob(f"effects-{pid}-*.jsonl"))
+            return any(at_work_file(self.folder, member.pid).exists() for member in process.family())
         return process.runs
 
     def left(self) -> dict[str, int]:

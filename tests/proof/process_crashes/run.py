@@ -73,7 +73,7 @@ def run(
     if result.passed and not keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        found.write(folder / "history.jsonl")
+        found.write(folder)
         (folder / "complaints.txt").write_text("\n".join([f"seed {seed}", *result.complaints]) + "\n")
     return result
 

@@ -14,6 +14,11 @@ REGION: Final = "us-east-1"
 FOLDER_VARIABLE: Final = "PROCESS_CRASHES_FOLDER"
 
 
+def at_work_file(folder: Path, pid: int) -> Path:
+    """Made by a worker when it has something to do for the first time."""
+    return folder / "at-work" / str(pid)
+
+
 def ledger_key(queue: str, id_: str) -> str:
     return f"{REGION}:{ACCOUNT}:{queue}/{id_}"
 

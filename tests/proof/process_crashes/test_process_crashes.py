@@ -14,6 +14,7 @@ import pytest
 
 from process_crashes import run, stores
 from process_crashes.plan import PRODUCERS, WORKERS, Fault, Kind, draw
+from semel.cli import main as semel_command
 
 SECONDS: Final = 35.0
 pytestmark = pytest.mark.timeout(400)
@@ -41,8 +42,10 @@ def test_a_worker_without_a_ledger_is_caught(worker: str, finding: str, tmp_path
     kills = [Fault(8.0 + 4 * n, Kind.KILL_WORKER, victim=n % WORKERS) for n in range(5)]
     command = ("process_crashes.broken_worker", worker)
     result = run.run("sqlite", seed=0, seconds=27, parent=tmp_path, rate=30, worker_command=command, faults=kills)
+    assert result.survived[Kind.KILL_WORKER] == len(kills)
     assert any(text.startswith(finding) for text in result.complaints), result.complaints[:20]
-    assert (result.folder / "history.jsonl").exists()
+    # Who gets the folder sees the same.
+    assert semel_command(["verify", "--quiet", str(result.folder / "exactly-once.jsonl")]) == 3
 
 
 def test_a_seed_decides_what_happens_when() -> None:
