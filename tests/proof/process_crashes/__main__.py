@@ -64,7 +64,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of the faults and their moments (random)")
     parser.add_argument(
-        "--spark-kills", type=int, default=5, metavar="N", help="kills for each sink and kind of victim on Spark (5)"
+        "--spark-kills", type=int, default=3, metavar="N", help="kills for each sink and kind of victim on Spark (3)"
     )
     parser.add_argument("--no-spark", dest="spark_kills", action="store_const", const=0, help="leave Spark out")
     parser.add_argument("--keep", action="store_true", help="keep history and logs also if nothing is wrong")
