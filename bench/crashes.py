@@ -1,11 +1,13 @@
-"""Pipelines killed at random moments: `make prove-spark`.
+"""Pipelines killed or stopped at random moments: `make prove-spark`.
 
 For each sink: a broker with faults, a producer that sends some orders twice and some that are none, and
 `semel pipeline run` in a process of its own. First its driver is killed with SIGKILL 20 times and started again each
 time. Half of the kills come soon after the query runs, wherever it is then; the other half soon after it has committed
 a batch, so that it gets on. Then, on a standalone cluster with two workers, 20 executors are killed under a driver that
-goes on. After each, everything that was sent is compared with what is in the sink. By seed: the moments, the orders
-and the faults are drawn anew from it; what they hit depends on the machine.
+goes on. `--victims stopped-drivers,stopped-executors` stops them instead with SIGSTOP until the visibility of what they
+have received is over, and continues them. After each, what was sent is compared with what is in the sink, by the rules
+of `semel verify`. By seed: the moments, the orders and the faults are drawn anew from it; what they hit depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ example:
   python bench/crashes.py                        all sinks, 20 drivers and 20 executors each
   python bench/crashes.py --sinks parquet,delta --kills 5
   python bench/crashes.py --victims executors
+  python bench/crashes.py --victims stopped-drivers,stopped-executors --kills 3
   python bench/crashes.py --sinks handler --seed 11
 
 exit codes: 0 nothing was lost or doubled; 1 something was, or a driver ended by itself; 2 wrong usage
@@ -50,7 +53,9 @@ ENOUGH = 1_500  # messages in the queue: more are sent when there are fewer
 PER_LIFE = 400  # orders sent before each start, if so
 AGAIN = 0.02  # of orders are sent twice
 SOON = 4.0  # seconds within which a kill follows
-VICTIMS = ("drivers", "executors")
+STOPPED = (1.1, 1.6)  # for how many visibility timeouts a process stands still
+VICTIMS = ("drivers", "executors", "stopped-drivers", "stopped-executors")
+KILLED = ["drivers", "executors"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(head), laid_out(table), *verdict(outcomes), sep="\n\n")
     if options.markdown:
         text = [
-            "# Drivers and executors killed at random moments",
+            "# Drivers and executors killed or stopped at random moments",
             "\n".join(f"- {line}" for line in head),
             as_markdown(table),
         ]
@@ -133,9 +138,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--sinks", type=names(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
     parser.add_argument(
-        "--victims", type=names(VICTIMS), default=list(VICTIMS), help=f"who is killed: some of {','.join(VICTIMS)}"
+        "--victims", type=names(VICTIMS), default=KILLED, help=f"some of {','.join(VICTIMS)} (drivers,executors)"
     )
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many of them, for each sink (20)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many are hit, for each sink (20)")
     parser.add_argument(
         "--seed", type=int, default=7, metavar="N", help="of the moments, the orders and the faults (7)"
     )
@@ -187,11 +192,10 @@ def prove(case: Case, victim: str, options: argparse.Namespace, site: Site) -> O
         orders = Orders(broker, again=AGAIN, seed=seed)
         sink = case.sink(Place(orders, folder, site.postgres))
         trial = trial_for(victim, orders, sink, folder, case, site)
-        kill = drivers if victim == "drivers" else partial(executors, site.cluster)
         died = 0
         try:
-            for died, said in enumerate(kill(trial, Random(seed), kills), 1):
-                progress.step(f"{label}: kill {died} of {kills} {said}")
+            for died, said in enumerate(strike(victim, site)(trial, Random(seed), kills), 1):
+                progress.step(f"{label}: {died} of {kills} {said}")
             audit, failure = trial.finish(), ""
         except Ended as error:
             audit, failure = crashing.audited(orders, trial.sink), str(error).strip()
@@ -205,8 +209,19 @@ def prove(case: Case, victim: str, options: argparse.Namespace, site: Site) -> O
     return outcome
 
 
+def strike(victim: str, site: Site) -> Callable[[Trial, Random, int], Iterator[str]]:
+    """What happens to a kind of victim, so many times."""
+    kinds: dict[str, Callable[[Trial, Random, int], Iterator[str]]] = {
+        "drivers": drivers,
+        "executors": partial(executors, site.cluster),
+        "stopped-drivers": stopped_drivers,
+        "stopped-executors": partial(stopped_executors, site.cluster),
+    }
+    return kinds[victim]
+
+
 def trial_for(victim: str, orders: Orders, sink: Sink, folder: Path, case: Case, site: Site) -> Trial:
-    if victim == "drivers":
+    if victim in ("drivers", "stopped-drivers"):
         return Trial(orders, sink, folder, source=case.source, variables={"SPARK_SUBMIT_OPTS": site.java})
     found = site.cluster()
     variables = found.environment | {"SPARK_SUBMIT_OPTS": site.java}
@@ -218,16 +233,55 @@ def executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, kill
     """One driver, whose executors are killed at moments by chance; says of each how far the pipeline had got."""
     with trial.driver() as driver:
         for _ in range(kills):
-            if trial.orders.left() < ENOUGH:
-                trial.orders.send(PER_LIFE)
-            before = trial.committed()
-            if not crashing.wait_until(partial(committed_since, trial, before), driver):
-                raise Ended(f"nothing happened for {crashing.PATIENCE:.0f} s: {driver.said()}")
-            time.sleep(chance.uniform(0, SOON))
-            crashing.wait_until(lambda: bool(cluster().executors()), driver)
-            cluster().kill_executor(chance.choice(cluster().executors()))
-            yield f"in batch {trial.committed() + 1}, {trial.orders.left():,} messages in the queue"
+            cluster().kill_executor(an_executor(cluster, trial, driver, chance))
+            yield progress_of(trial)
         driver.stop()
+
+
+def stopped_executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, stops: int) -> Iterator[str]:
+    """One driver, whose executors are stopped at moments by chance and continued."""
+    with trial.driver() as driver:
+        for _ in range(stops):
+            with cluster().stopped_executor(an_executor(cluster, trial, driver, chance)):
+                time.sleep(crashing.VISIBILITY * chance.uniform(*STOPPED))
+            yield progress_of(trial)
+        driver.stop()
+
+
+def stopped_drivers(trial: Trial, chance: Random, stops: int) -> Iterator[str]:
+    """One driver, stopped at moments by chance and continued."""
+    with trial.driver() as driver:
+        for _ in range(stops):
+            await_progress(trial, driver)
+            time.sleep(chance.uniform(0, SOON))
+            with driver.stopped():
+                time.sleep(crashing.VISIBILITY * chance.uniform(*STOPPED))
+            yield progress_of(trial)
+        driver.stop()
+
+
+def an_executor(cluster: Callable[[], Cluster], trial: Trial, driver: Driver, chance: Random) -> int:
+    """The process id of one, at a moment by chance after the next batch."""
+    await_progress(trial, driver)
+    time.sleep(chance.uniform(0, SOON))
+    crashing.wait_until(lambda: bool(cluster().executors()), driver)
+    return chance.choice(cluster().executors())
+
+
+def await_progress(trial: Trial, driver: Driver) -> None:
+    """Waits for the next batch, with enough in the queue."""
+    send_enough(trial)
+    if not crashing.wait_until(partial(committed_since, trial, trial.committed()), driver):
+        raise Ended(f"nothing happened for {crashing.PATIENCE:.0f} s: {driver.said()}")
+
+
+def send_enough(trial: Trial) -> None:
+    if trial.orders.left() < ENOUGH:
+        trial.orders.send(PER_LIFE)
+
+
+def progress_of(trial: Trial) -> str:
+    return f"in batch {trial.committed() + 1}, {trial.orders.left():,} messages in the queue"
 
 
 def committed_since(trial: Trial, batch: int) -> bool:
@@ -237,8 +291,7 @@ def committed_since(trial: Trial, batch: int) -> bool:
 def drivers(trial: Trial, chance: Random, kills: int) -> Iterator[str]:
     """Drivers, each killed at a moment by chance; says of each how far the pipeline had got."""
     for _ in range(kills):
-        if trial.orders.left() < ENOUGH:
-            trial.orders.send(PER_LIFE)
+        send_enough(trial)
         gets_on, moment, before = chance.random() < 0.5, chance.uniform(0, SOON), trial.committed()
 
         def killed(driver: Driver, gets_on: bool = gets_on, moment: float = moment, before: int = before) -> None:
@@ -250,21 +303,21 @@ def drivers(trial: Trial, chance: Random, kills: int) -> Iterator[str]:
             driver.kill()
 
         trial.with_driver(killed)
-        yield f"in batch {trial.committed() + 1}, {trial.orders.left():,} messages in the queue"
+        yield progress_of(trial)
 
 
 def header(kills: int, seed: int) -> list[str]:
     faults = ", ".join(f"{name} {rate:.0%}" for name, rate in FAULTS.items())
     return [
         *(f"{name}: {value}" for name, value in machine.description().items()),
-        f"{kills} kills with SIGKILL for each sink and kind of victim, seed {seed}; visibility {crashing.VISIBILITY} s",
+        f"{kills} for each sink and kind of victim, seed {seed}; visibility {crashing.VISIBILITY} s",
         f"faults of the broker: {faults}; {AGAIN:.0%} of the orders are sent twice",
     ]
 
 
 def table_of(outcomes: list[Outcome]) -> Table:
     table: Table = [
-        ("sink", "kills", "orders", "sent", "delivered", "rows", "dead letters", "lost", "doubled", "minutes")
+        ("sink", "victims", "orders", "sent", "delivered", "rows", "dead letters", "lost", "doubled", "minutes")
     ]
     for outcome in outcomes:
         found = outcome.audit

@@ -18,6 +18,7 @@ ADVICE: Final = "Install one to run them (Debian: apt-get install chromium)."
 SPARK: Final = "spark"
 LONG: Final = (
     "test_soak.py",
+    "test_process_crashes.py",
     "test_pages.py",
     "test_spark_crashes.py",
     "test_spark_cluster.py",

@@ -225,6 +225,53 @@ def test_a_signal_to_all_processes_lets_handlers_finish(shop: Shop, orders: Queu
     assert set(counts.values()) == {"0"}
 
 
+def test_workers_whose_supervisor_is_killed_let_handlers_finish_and_end_without_a_word(
+    shop: Shop, orders: Queue
+) -> None:
+    orders.send(json.dumps({"n": 1, "seconds": 1}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--log-level", "error")
+    wait_for(lambda: shop.effects == [1], process)
+    process.kill()
+    _, errors = process.communicate(timeout=60)  # ends when the workers have ended
+    assert errors == ""
+    counts = orders.attributes("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    assert set(counts.values()) == {"0"}
+
+
+AWAY_AT_FIRST = """
+import multiprocessing, os
+from semel import App
+
+def is_one_of_the_first_two() -> bool:
+    for number in range(2):
+        try:
+            os.close(os.open(f"{os.environ['TEST_EFFECTS']}-{number}", os.O_CREAT | os.O_EXCL))
+            return True
+        except FileExistsError:
+            pass
+    return False
+
+away = multiprocessing.parent_process() is not None and is_one_of_the_first_two()
+app = App("redis://127.0.0.1:1/0" if away else os.environ["TEST_LEDGER"])
+
+@app.handler("orders")
+def handle(order: dict) -> None:
+    open(os.environ["TEST_EFFECTS"], "w").write("1")
+"""
+
+
+def test_workers_that_find_the_ledger_away_at_their_start_are_started_again(shop: Shop, orders: Queue) -> None:
+    (shop.folder / "shop.py").write_text(AWAY_AT_FIRST)
+    process = shop.start("run", "shop:app", "--processes", "2")
+    orders.send("{}")
+    wait_for(lambda: shop.effects == [1], process)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors.count("a worker could not start: Redis at redis://127.0.0.1:1/0 did not answer") == 2
+    assert "Traceback" not in errors
+
+
 SLOW_IMPORT = """
 import multiprocessing, os, time
 from semel import App

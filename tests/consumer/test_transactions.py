@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +15,15 @@ from driven import LEASE, Calls, Place, ledger_away, letter, new_place, shop, ta
 from running_apps import client_of
 from semel import App, Context, Fixed, Lost, Reject, Retry, SemelError, Transaction
 from semel.broker import running
+from semel.consumer.delivery import Delivery
 from semel.consumer.handler import Guarantee
+from semel.consumer.in_flight import InFlight
+from semel.consumer.lifecycle import Event
+from semel.consumer.reporter import Reporter
 from semel.ledger.contract import LedgerUnavailable, Status
 from semel.ledger.postgres.ledger import PostgresLedger
 from semel.sqs import Entry
+from semel.telemetry.attempt_log import Step
 
 if TYPE_CHECKING:
     from servers.postgres import Server
@@ -375,3 +380,20 @@ def test_a_ledger_that_is_away_while_a_handler_works_costs_no_attempt(place: Pla
     assert calls.seen == [("7", 1), ("7", 1), ("7", 1)]
     assert place.is_empty("dead")
     assert place.is_empty()
+
+
+def test_a_commit_is_logged_before_its_delete_can_be(place: Place, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a reader of the attempt log would see a delete without a record before it."""
+    order: list[Step | Event] = []
+    apply = InFlight.apply
+
+    def note_event(self: InFlight, event: Event, chunk: Sequence[Delivery]) -> None:
+        order.append(event)
+        apply(self, event, chunk)
+
+    monkeypatch.setattr(InFlight, "apply", note_event)
+    monkeypatch.setattr(Reporter, "logs_attempts", True)
+    monkeypatch.setattr(Reporter, "log", lambda _self, step, *_rest, **_options: order.append(step))
+    place.send({"id": "p1"}, "payments")
+    assert place.worker(bank.app()).drain() == 1
+    assert order.index(Step.RECORDED) < order.index(Event.COMMITTED)

@@ -23,16 +23,11 @@ def build(mode: str, ledger_url: str, endpoint: str, witness: str) -> App:
     app = App(ledger, client=client, concurrency=8, lease=6, wait=2)
 
     if mode == "transaction":
-        insert = "INSERT INTO effects (n, fence) VALUES (%s, %s)"
-        if ledger_url.startswith("sqlite"):
-            insert = insert.replace("%s", "?")
 
         @app.handler(QUEUE, key="$.n")
         def book(order: dict[str, Any], tx: Transaction, ctx: Context) -> None:
-            # SQLite has one writer: work that takes long does not belong into its transactions.
-            if not ledger_url.startswith("sqlite"):
-                time.sleep(WORK_SECONDS)
-            tx.execute(insert, (order["n"], ctx.fence))
+            time.sleep(WORK_SECONDS)
+            tx.execute("INSERT INTO effects (n, fence) VALUES (%s, %s)", (order["n"], ctx.fence))
 
     else:
         file = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

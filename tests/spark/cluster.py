@@ -54,6 +54,16 @@ class Cluster:
         assert pid in self.executors()
         os.kill(pid, signal.SIGKILL)
 
+    @contextmanager
+    def stopped_executor(self, pid: int) -> Iterator[None]:
+        """It stands still meanwhile, as SIGSTOP and SIGCONT have it."""
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
     def kill_worker(self, index: int) -> None:
         """As if its machine had lost power: with its executors."""
         kill_all(self.workers[index])

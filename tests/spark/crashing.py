@@ -26,6 +26,9 @@ import psutil
 
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Client, Entry, Sent
+from semel.verify.check import check
+from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.verdict import FindingKind
 
 QUEUE, DEAD, OUT = "orders", "orders-dead", "out.fifo"
 PATIENCE: Final = 300.0
@@ -274,6 +277,16 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Its Python and its Java stand still meanwhile, as SIGSTOP and SIGCONT have it."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGCONT)
+
     def dies(self) -> None:
         """Waits until it was killed at its point."""
         code = self.ends()
@@ -341,19 +354,32 @@ def are_there(orders: Orders, *sinks: Sink) -> bool:
     return orders.ids <= {id_ for sink in sinks for id_ in sink.ids()} and orders.poison <= set(orders.letters())
 
 
+def history(orders: Orders, *sinks: Sink) -> Iterator[HistoryEvent]:
+    """What was sent and what came of it, as `semel verify` reads it; a message that is no order goes by its body."""
+    for key in (*sorted(orders.ids), *sorted(orders.poison)):
+        yield HistoryEvent(EventKind.SEND, key=key, queue=QUEUE)
+    for sink in sinks:
+        for id_ in sink.ids():
+            yield HistoryEvent(EventKind.EFFECT, key=id_, queue=QUEUE, worker=type(sink).__name__)
+    for body in orders.letters().elements():
+        yield HistoryEvent(EventKind.DEAD_LETTER, key=body, queue=QUEUE)
+
+
 def audited(orders: Orders, *sinks: Sink) -> Audit:
-    rows = Counter(id_ for sink in sinks for id_ in sink.ids())
-    letters = orders.letters()
+    events = list(history(orders, *sinks))
+    findings = check(events, logged=EventKind, limit=len(events)).findings
+    keys = {kind: sorted(found.key for found in findings if found.kind is kind) for kind in FindingKind}
+    letters = Counter(event.key for event in events if event.kind is EventKind.DEAD_LETTER)
     return Audit(
         orders=len(orders.ids),
         sent=orders.messages,
         delivered=orders.delivered(),
-        rows=rows.total(),
-        lost=sorted(orders.ids - set(rows)),
-        doubled=sorted(id_ for id_, count in rows.items() if count > 1),
-        strange=sorted(set(rows) - orders.ids) + sorted(set(letters) - orders.poison),
+        rows=sum(event.kind is EventKind.EFFECT for event in events),
+        lost=[key for key in keys[FindingKind.LOST] if key in orders.ids],
+        doubled=keys[FindingKind.DOUBLED],
+        strange=keys[FindingKind.UNKNOWN] + sorted(set(letters) - orders.poison),
         letters=letters.total(),
-        letters_lost=sorted(orders.poison - set(letters)),
+        letters_lost=[key for key in keys[FindingKind.LOST] if key not in orders.ids],
         letters_again=letters.total() - len(letters),
         left=orders.left(),
     )

@@ -132,9 +132,11 @@ class HandlerCaller:
                 by_event.setdefault(Event.REFUSED if last else event, []).append(delivery)
         if event is not Event.SUCCEEDED or self._handler.is_batch:
             self._measure(chunk, now)
+        if event is Event.COMMITTED:  # before the event is applied: its delete follows at once, and is logged too
+            self._report_committed(chunk, now)
         for this, some in by_event.items():
             self._in_flight.apply(this, some)
-            if this is not Event.SUCCEEDED:
+            if this not in (Event.SUCCEEDED, Event.COMMITTED):
                 self._report_end(some, this)
         if event is Event.COMMITTED:
             self._in_flight.measure(chunk, now)
@@ -155,6 +157,11 @@ class HandlerCaller:
             return "out of receives"
         return ""
 
+    def _report_committed(self, chunk: Sequence[Delivery], now: float) -> None:
+        self._setup.metrics.completed.add(len(chunk))
+        for delivery in chunk if self._reporter.logs_attempts else ():
+            self._reporter.log(Step.RECORDED, (delivery,), now - delivery.started_at if delivery.started_at else 0.0)
+
     def _report_end(self, chunk: Sequence[Delivery], event: Event) -> None:
         metrics, now = self._setup.metrics, self._setup.tools.monotonic()
         for delivery in chunk:
@@ -165,9 +172,6 @@ class HandlerCaller:
             elif event in (Event.FAILED, Event.LEDGER_DOWN):
                 metrics.retried.add(1)
                 self._reporter.log(Step.RETRIED, (delivery,), spent, delivery.error)
-            elif event is Event.COMMITTED:
-                metrics.completed.add(1)
-                self._reporter.log(Step.RECORDED, (delivery,), spent)
             elif event in (Event.GIVE_UP, Event.ABANDONED):
                 metrics.released.add(1)
                 self._reporter.log(Step.RELEASED, (delivery,), spent)

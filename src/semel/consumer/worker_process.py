@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import StrEnum
 from multiprocessing import resource_tracker
@@ -22,7 +23,7 @@ from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.report import Report
 from semel.consumer.runtime import Runtime
-from semel.errors import SemelError
+from semel.errors import SemelError, Unavailable
 from semel.signals import OnSignals
 from semel.telemetry.control import Action, Command, Refused
 
@@ -236,9 +237,12 @@ def _work(options: RunOptions, commands: tuple[Command, ...], pipe: Connection) 
                 control.carry_out(runtime, command)
             threading.Thread(target=_reply_to_requests, args=(runtime, pipe, lock), daemon=True).start()
             report = runtime.run()
+    except Unavailable as error:  # an outage passes: without a report, the supervisor starts this worker again
+        logger.error("a worker could not start: %s", error)
+        sys.exit(1)
     except SemelError as error:
         report = Report(error=error)
-    with lock:
+    with lock, suppress(OSError):  # the supervisor is gone: nobody waits for the report
         pipe.send((None, replace(report, error=SemelError(str(report.error)) if report.error else None)))
 
 

@@ -1,0 +1,170 @@
+"""What the processes of a run have written down, as one history.
+
+Sends come from the producers' files, effects from the handlers' rows and files, deliveries, records and deletes from
+the workers' attempt logs. A killed worker takes the last lines of its attempt log along, never those of its effects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from process_crashes.settings import TRANSACTION_QUEUES
+from process_crashes.stores import EffectRow
+from semel.verify.history import EventKind, HistoryEvent
+
+_KINDS: Final = {
+    "received": EventKind.DELIVER,
+    "recorded": EventKind.RECORD,
+    "duplicate": EventKind.RECORD,  # it was found to be recorded
+    "deleted": EventKind.DELETE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A line of a handler. `clock` and `lease_ends` are of the clock that leases are measured with."""
+
+    at: float
+    clock: float
+    lease_ends: float
+
+    @property
+    def within_lease(self) -> bool:
+        return self.clock < self.lease_ends
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call of a handler without `tx`: who worked on a key, under which fence, from when to when."""
+
+    queue: str
+    id: str
+    group: str | None
+    place: int | None
+    fence: int
+    pid: int
+    began: Moment
+    ended: Moment | None = None  # None: the process died meanwhile
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class Evidence:
+    events: list[HistoryEvent] = field(default_factory=list)  # in the order of their time
+    turns: list[Turn] = field(default_factory=list)
+    rows: list[EffectRow] = field(default_factory=list)
+    accepted: set[tuple[str, str]] = field(default_factory=set)  # queue and id
+    steps: Counter[str] = field(default_factory=Counter)  # of the attempt log
+
+    def of_mode(self, *, exactly_once: bool) -> list[HistoryEvent]:
+        """Events of the queues whose handlers take `tx`, or of the others, whose effects happen at least once."""
+        return [event for event in self.events if (event.queue in TRANSACTION_QUEUES) is exactly_once]
+
+    def write(self, folder: Path) -> None:
+        """As `semel verify --effects exactly-once exactly-once.jsonl` reads it, and the other one."""
+        for exactly_once, name in ((True, "exactly-once.jsonl"), (False, "at-least-once.jsonl")):
+            lines = [msgspec.json.encode(event) + b"\n" for event in self.of_mode(exactly_once=exactly_once)]
+            (folder / name).write_bytes(b"".join(lines))
+
+
+def gather(folder: Path, rows: list[EffectRow]) -> Evidence:
+    found = Evidence(rows=rows)
+    found.events += [event for file in sorted(folder.glob("producer-*.jsonl")) for event in _sends(file)]
+    found.accepted = {(event.queue, event.key) for event in found.events}
+    found.turns = [turn for file in sorted(folder.glob("effects-*.jsonl")) for turn in _turns(file)]
+    found.events += [_effect_of_turn(turn) for turn in found.turns]
+    found.events += [_effect_of_row(row) for row in rows]
+    for file in sorted((folder / "attempts").rglob("*attempts-*")):
+        for line in _lines(file):
+            found.steps[line["step"]] += 1
+            if line["step"] in _KINDS:
+                found.events.append(_attempt(line))
+    found.events.sort(key=lambda event: event.time or 0.0)
+    return found
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    for line in file.read_bytes().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # cut off when its writer was killed, or its disk was full
+            continue
+
+
+def _sends(file: Path) -> Iterator[HistoryEvent]:
+    for line in _lines(file):
+        if line["what"] == "accepted":
+            yield HistoryEvent(
+                EventKind.SEND,
+                message=line["message_id"],
+                key=line["id"],
+                time=line["at"],
+                queue=line["queue"],
+                group=line["group"] or "",
+                sequence=line["place"],
+                worker=file.stem,
+            )
+
+
+def _turns(file: Path) -> list[Turn]:
+    found: dict[tuple[str, str, int], Turn] = {}
+    extra: list[Turn] = []
+    for line in _lines(file):
+        moment = Moment(line["at"], line["clock"], line["lease_ends"])
+        name = (line["queue"], line["id"], line["fence"])
+        if line["what"] == "begin":
+            turn = Turn(*name[:2], line["group"], line["place"], line["fence"], line["pid"], moment)
+            if name in found:
+                extra.append(found[name])
+            found[name] = turn
+        else:
+            found[name].ended, found[name].failed = moment, line["what"] == "fail"
+    return [*found.values(), *extra]
+
+
+def _effect_of_turn(turn: Turn) -> HistoryEvent:
+    """An effect is held to its fence only if its handler had the lease then: a process that is stopped past its lease
+    between this question and its effect is late, and only who receives the effect can refuse it, by its fence."""
+    return HistoryEvent(
+        EventKind.EFFECT,
+        key=turn.id,
+        time=turn.began.at,
+        queue=turn.queue,
+        group=turn.group or "",
+        sequence=turn.place,
+        worker=str(turn.pid),
+        fence=turn.fence if turn.began.within_lease else None,
+    )
+
+
+def _effect_of_row(row: EffectRow) -> HistoryEvent:
+    return HistoryEvent(
+        EventKind.EFFECT,
+        key=row.id,
+        time=row.at,
+        queue=row.queue,
+        group=row.group or "",
+        sequence=row.place,
+        worker=str(row.pid),
+        fence=row.fence,
+    )
+
+
+def _attempt(line: dict[str, Any]) -> HistoryEvent:
+    return HistoryEvent(
+        _KINDS[line["step"]],
+        message=line["message_id"],
+        key=line.get("key", ""),
+        time=line["at"],
+        queue=line["queue"],
+        worker=line.get("worker", ""),
+        fence=line.get("fence") if line["step"] == "recorded" else None,
+        detail=line["step"],
+    )

@@ -1,0 +1,110 @@
+"""One run over one store: storm, evidence, checks; the folder is kept if something is wrong."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from process_crashes import checks, evidence, fleet, plan
+from process_crashes.evidence import Evidence
+from process_crashes.fleet import WORKER, Fleet
+from process_crashes.plan import Fault
+from process_crashes.storm import Say, Storm
+from semel import Ledger
+
+RATE: Final = 60.0  # messages a second
+_QUIET_END: Final = 2.0  # seconds before the end of a storm without new faults
+_TAIL: Final = 5  # lines of a log
+
+
+@dataclass(slots=True)
+class Result:
+    store: str
+    seed: int
+    seconds: float
+    folder: Path
+    survived: Counter[str] = field(default_factory=Counter)
+    complaints: list[str] = field(default_factory=list)
+    messages: int = 0
+    effects: int = 0
+    deliveries: int = 0
+    duplicates: int = 0  # deliveries of what was done, deleted without being run
+    fenced: int = 0  # outcomes of overtaken workers, refused
+    repeated: int = 0  # effects beyond the first of a key, in lease mode
+    drain_seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return not self.complaints
+
+
+def run(
+    store: str,
+    *,
+    seed: int,
+    seconds: float,
+    say: Say = lambda _text: None,
+    parent: Path | None = None,
+    rate: float = RATE,
+    worker_command: tuple[str, ...] = WORKER,
+    faults: list[Fault] | None = None,
+    keep: bool = False,
+) -> Result:
+    """`faults`: others than those of the seed. `keep`: the folder stays also if nothing is wrong."""
+    folder = Path(tempfile.mkdtemp(prefix=f"semel-process-crashes-{store}-", dir=parent))
+    result = Result(store, seed, seconds, folder)
+    began = time.monotonic()
+    with fleet.running(store, folder, rate=rate, worker_command=worker_command) as running:
+        if faults is None:
+            faults = plan.draw(seed, seconds - _QUIET_END, has_server=running.store.port is not None)
+        outcome = Storm(running, faults, seconds, say).run()
+        result.survived, result.drain_seconds = outcome.counts, outcome.drain_seconds
+        result.complaints = [*outcome.complaints, *_unexpected_ends(running)]
+        found = evidence.gather(folder, running.store.rows())
+        with Ledger.connect(running.store.url(None)) as ledger:
+            result.complaints += checks.complaints(found, ledger)
+    _count(result, found)
+    result.seconds = time.monotonic() - began
+    if result.passed and not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        found.write(folder)
+        (folder / "complaints.txt").write_text("\n".join([f"seed {seed}", *result.complaints]) + "\n")
+    return result
+
+
+def _count(result: Result, found: Evidence) -> None:
+    verdicts = checks.verdicts(found)
+    result.messages = len(found.accepted)
+    result.effects = sum(verdict.counts.effects for verdict in verdicts)
+    result.repeated = sum(verdict.counts.repeated_effects for verdict in verdicts)
+    result.deliveries = found.steps["received"]
+    result.duplicates, result.fenced = found.steps["duplicate"], found.steps["fenced"]
+
+
+def _unexpected_ends(running: Fleet) -> list[str]:
+    """A process may give up at its start if the broker or the ledger is away; whoever watches it starts it again."""
+    return [
+        f"{process.name} ended by itself with exit code {code}: {process.log(life)}"
+        for process in running.processes
+        for life, code in process.own_ends
+        if code != 1 or b"Traceback" in process.log(life).read_bytes()
+    ]
+
+
+def last_lines(folder: Path) -> str:
+    """The end of the last log of every process that wrote something, for a report. The others are in the folder."""
+    newest: dict[str, Path] = {}
+    for log in sorted((folder / "logs").glob("*.log"), key=lambda log: log.stat().st_mtime):
+        if log.stat().st_size:
+            newest[log.stem.rpartition("-")[0]] = log
+    parts = []
+    for log in newest.values():
+        lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
+        parts.append("\n".join([f"--- {log.name}", *(line[:300] for line in lines)]))
+    return "\n".join(parts)
