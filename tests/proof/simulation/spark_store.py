@@ -41,6 +41,7 @@ class Perils:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.faults = CallFaults(simulator.choices, PERILS, 0.6)
+        self.delete_faults = CallFaults(simulator.choices, {"fails": 300})
 
     def before(self, process: SparkProcess) -> str:
         peril = self.faults.next() if process.mortal else ""
