@@ -59,6 +59,7 @@ class SparkLedger(SimulatedLedger):
 
     def _call(self, name: str, work: Callable[[], T], timeout: float | None = None) -> T:
         peril = self._perils.before(self._mortal)
+        self._perils.slow_claim(self._mortal)
         answer = super()._call(name, work, timeout)
         self._perils.after(self._mortal, peril)
         return answer

@@ -217,7 +217,8 @@ class SparkWorld:
         broker = self.broker
         for faults in (broker.faults, broker.service_faults, self.store_faults, self.sink_faults, self.ledger_faults):
             faults.on = False
-        self.perils.faults.on = self.perils.delete_faults.on = False
+        for faults in (self.perils.faults, self.perils.delete_faults, self.perils.claim_faults):
+            faults.on = False
         broker.come_back()
         self.bucket.away = self.bucket.full = self.table.away = self.outage.down = False
         self.calm, self.idle_rounds = True, 2
