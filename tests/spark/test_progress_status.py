@@ -315,6 +315,16 @@ def test_a_record_is_kept_with_its_id(tmp_path: Path) -> None:
     assert Checkpoint(str(tmp_path)).record() == made == Record(made.id, {"queues": ["orders"]}, query=made.query)
 
 
+def test_of_two_drivers_that_begin_a_pipeline_at_once_one_is_refused_and_its_record_stays(tmp_path: Path) -> None:
+    first, second = Checkpoint(str(tmp_path)), Checkpoint(str(tmp_path))
+    one, other = first.fresh({}), second.fresh({})
+    first.keep(one)
+    with pytest.raises(CheckpointError, match="another driver"):
+        second.keep(other)
+    assert first.record() == one
+    assert first.query_id() == one.query
+
+
 def test_the_id_of_the_query_is_known_before_spark_writes_it_and_outlives_a_crash_in_between(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     made = checkpoint.fresh({})

@@ -124,7 +124,7 @@ def test_a_segment_that_is_gone_is_damage_also_if_a_late_attempt_has_sealed_its_
     assert place.run(GIVEN) == ["a"]
     (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
     place.send("b")
-    zombie._sealed = lambda _: None  # type: ignore[method-assign]
+    zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
     assert [body for table in zombie.tables() for body in bodies(table)] == ["b"]
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
         place.log.content(1)

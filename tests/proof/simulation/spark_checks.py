@@ -79,7 +79,7 @@ class Checks:
         sealed = any(key in keys for keys in world.bucket.sealed.values())
         if not sealed:
             world.simulator.violate("deleted before it was sealed", f"{key}, by {process.name}")
-        elif isinstance(process, SparkProcess) and process.ack == "committed":
+        elif isinstance(process, SparkProcess) and process.ack == "committed" and world.bucket.holds(message_id):
             world.simulator.violate("deleted before it was committed", f"{key}, by {process.name}")
 
     def on_create(self, process: SparkProcess, name: str, data: bytes) -> None:

@@ -1,19 +1,33 @@
-"""The client of a driver or a task: at each of its calls the process may die or stand still."""
+"""The connections of a driver or a task to SQS and the ledger: at each call its process may die or stand still."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from semel.ledger.contract import Ledger
 from semel.sqs import Cancel
-from semel.sqs.errors import Cancelled
+from semel.sqs.errors import Cancelled, Unreachable
 from simulation.broker import SimulatedBroker, SimulatedClient
+from simulation.faults import CallFaults
+from simulation.ledger import Observer, Outage, SimulatedLedger
 from simulation.spark_store import Perils, SparkProcess
+
+T = TypeVar("T")
 
 
 class SparkClient(SimulatedClient):
     def __init__(self, broker: SimulatedBroker, process: SparkProcess, perils: Perils) -> None:
         super().__init__(broker, process)
         self._mortal, self._perils = process, perils
+
+    def perform(self, operation: str, body: bytes, **options: Any) -> dict[str, Any]:
+        """Deletes fail more often than other calls: what is not known to be deleted must be recognised later."""
+        if operation == "DeleteMessageBatch" and self._perils.delete_faults.next():
+            self._process.note(operation, "does not arrive")
+            self._simulator.sleep(1.0)
+            raise Unreachable(f"{operation}: no answer", operation=operation)
+        return super().perform(operation, body, **options)
 
     def _attempt(
         self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
@@ -28,3 +42,24 @@ class SparkClient(SimulatedClient):
     def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
         del cancel
         self._simulator.sleep(seconds)
+
+
+class SparkLedger(SimulatedLedger):
+    def __init__(
+        self,
+        ledger: Ledger,
+        observer: Observer,
+        process: SparkProcess,
+        faults: CallFaults,
+        outage: Outage,
+        perils: Perils,
+    ) -> None:
+        super().__init__(ledger, observer, process, faults, outage)
+        self._mortal, self._perils = process, perils
+
+    def _call(self, name: str, work: Callable[[], T], timeout: float | None = None) -> T:
+        peril = self._perils.before(self._mortal)
+        self._perils.slow_claim(self._mortal)
+        answer = super()._call(name, work, timeout)
+        self._perils.after(self._mortal, peril)
+        return answer

@@ -266,14 +266,13 @@ def with_ack_committed_messages_are_deleted_when_they_are_sealed() -> Iterator[N
 
 @mutant
 def with_ack_committed_a_redelivery_is_deleted_as_the_ledger_knows_it() -> Iterator[None]:
-    real = SourceTask._sift
+    real = SourceTask._acknowledge
 
-    def sift(self: SourceTask, arrivals: Any) -> Any:
-        sifted = real(self, arrivals)
-        sifted.known = ()
-        return sifted
+    def acknowledge(self: SourceTask, *given: Any) -> Sealed:
+        with patched((self, "_sealed_by_others", lambda: iter(()))):
+            return real(self, *given)
 
-    with patched((SourceTask, "_sift", sift)):
+    with patched((SourceTask, "_acknowledge", acknowledge)):
         yield
 
 

@@ -41,6 +41,14 @@ class Perils:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.faults = CallFaults(simulator.choices, PERILS, 0.6)
+        self.delete_faults = CallFaults(simulator.choices, {"fails": 300})
+        self.claim_faults = CallFaults(simulator.choices, {"slow": 80})
+
+    def slow_claim(self, process: SparkProcess) -> None:
+        """Between what was received and its seal, a ledger takes its time."""
+        if process.mortal and self.claim_faults.next():
+            process.pause(self.simulator.choices.one_of(PAUSES))
+            self.simulator.sleep(0.0)
 
     def before(self, process: SparkProcess) -> str:
         peril = self.faults.next() if process.mortal else ""
@@ -86,6 +94,10 @@ class Bucket:
         for name in names:
             self.files.pop(name, None)
             self.sealed.pop(name, None)
+
+    def holds(self, message_id: str) -> bool:
+        """Whether this very message is sealed."""
+        return any(message_id in ids_in(self.files[name], name) for name in self.sealed)
 
     def _keys(self, data: bytes, name: str) -> frozenset[str]:
         return frozenset(self._names[id_] for id_ in ids_in(data, name))

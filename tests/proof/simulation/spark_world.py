@@ -27,11 +27,11 @@ from semel.sqs import Queue
 from simulation.broker import ACCOUNT, SimulatedBroker, url
 from simulation.choices import Choices
 from simulation.faults import CallFaults
-from simulation.ledger import LEDGER_FAULTS, Observer, Outage, SimulatedLedger
+from simulation.ledger import LEDGER_FAULTS, Observer, Outage
 from simulation.search import Outcome
 from simulation.simulator import Process, Simulator
 from simulation.spark_checks import Checks
-from simulation.spark_client import SparkClient
+from simulation.spark_client import SparkClient, SparkLedger
 from simulation.spark_driver import Driver
 from simulation.spark_patches import installed
 from simulation.spark_plan import Plan, drawn_plan
@@ -217,7 +217,8 @@ class SparkWorld:
         broker = self.broker
         for faults in (broker.faults, broker.service_faults, self.store_faults, self.sink_faults, self.ledger_faults):
             faults.on = False
-        self.perils.faults.on = False
+        for faults in (self.perils.faults, self.perils.delete_faults, self.perils.claim_faults):
+            faults.on = False
         broker.come_back()
         self.bucket.away = self.bucket.full = self.table.away = self.outage.down = False
         self.calm, self.idle_rounds = True, 2
@@ -246,15 +247,17 @@ class SparkWorld:
         queue._scope = f"us-east-1:{ACCOUNT}:{self.plan.queue}"
         return queue
 
-    def connected_ledger(self, process: Process) -> SimulatedLedger:
+    def connected_ledger(self, process: SparkProcess) -> SparkLedger:
         assert self.ledger is not None
         assert self.observer is not None
-        return SimulatedLedger(self.ledger, self.observer, process, self.ledger_faults, self.outage)
+        return SparkLedger(self.ledger, self.observer, process, self.ledger_faults, self.outage, self.perils)
 
     def claims_for(self, ledger: str | None, queue: Queue, lease: float) -> KeyClaims:
         if ledger is None:
             return KeyClaims()
-        return LedgerClaims(self.connected_ledger(self.simulator.task.process), queue, lease)
+        process = self.simulator.task.process
+        assert isinstance(process, SparkProcess)
+        return LedgerClaims(self.connected_ledger(process), queue, lease)
 
     def skew(self) -> float:
         return self.choices.one_of(self.plan.skews)

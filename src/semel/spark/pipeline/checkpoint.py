@@ -106,9 +106,19 @@ class Checkpoint:
         return Record(uuid4().hex, dict(spec), query=self.query_id() or str(uuid4()))
 
     def keep(self, record: Record) -> None:
-        """The query's id first: a record whose query is not there is then one whose query was removed."""
+        """The query's id first: a record whose query is not there is then one whose query was removed. Of two drivers
+        that begin a pipeline at once, one does: the other would give it another id, and its sinks would not know it."""
         if record.query is not None and self.query_id() is None:
-            self.store.put(f"{QUERY}/{METADATA}", orjson.dumps({"id": record.query}))
+            self.store.put_if_absent(f"{QUERY}/{METADATA}", orjson.dumps({"id": record.query}))
+        found = self.record()
+        if found is None:
+            self.store.put_if_absent(RECORD, record.encode())
+            found = self.record()
+        if found is None or found.id != record.id:
+            raise CheckpointError(
+                f"{self.url}/{RECORD} was written by another driver that has just begun this pipeline. One checkpoint "
+                "is run by one driver at a time: stop one of the two, and start again"
+            )
         self.store.put(RECORD, record.encode())
 
     def query_id(self) -> str | None:

@@ -63,7 +63,8 @@ class BatchFiles:
 
     @classmethod
     def parse(cls, names: Iterable[str]) -> BatchFiles:
-        names, sealed, acked = tuple(names), [], {}
+        names, sealed = tuple(names), []
+        acked: dict[SegmentId, str] = {}
         replaced: dict[SegmentId, tuple[str, ...]] = {}
         for name in names:
             match = _FILE.fullmatch(name)

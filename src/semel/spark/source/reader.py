@@ -67,15 +67,14 @@ class Assignment:
 @dataclass(slots=True)
 class _Sifted:
     """What became of received messages. `messages` are to be sealed. `redelivered` were sealed before, and `done` are
-    so by the ledger: both are to be deleted. `known`: ids of those that were sealed before. `duplicates` were delivered
-    more than once to this task. `backlog`: how many of all were sent before an AvailableNow query began."""
+    so by the ledger: both are to be deleted. `duplicates` were delivered more than once to this task. `backlog`: how
+    many of all were sent before an AvailableNow query began."""
 
     received: int
     backlog: int | None = None
     messages: list[SourceMessage] = field(default_factory=list)
     redelivered: list[SourceMessage] = field(default_factory=list)
     done: list[SourceMessage] = field(default_factory=list)
-    known: Collection[str] = ()
     duplicates: int = 0
 
 
@@ -205,8 +204,7 @@ class SourceTask:
         """What is new among the arrivals, stays ours long enough, and is not another's by the ledger."""
         sifted = _Sifted(sum(len(arrival.messages) for arrival in arrivals), self._of_backlog(arrivals))
         fresh: dict[str, SourceMessage] = {}
-        known = sifted.known = self._known_ids(arrivals)
-        now, by_key = self._monotonic(), self._claims.by_key
+        now, known, by_key = self._monotonic(), self._known_ids(arrivals), self._claims.by_key
         for arrival in arrivals:
             ours = arrival.hidden_until - now > self.options.margin
             for message in self._messages(arrival):
@@ -337,7 +335,7 @@ class SourceTask:
         )
         again = [*sifted.redelivered, *sifted.done]
         if self.options.ack == "committed" and again:  # what this very batch has sealed is not committed yet
-            not_committed = frozenset(sifted.known).difference(self._unconfirmed_deletes())
+            not_committed = frozenset(self._sealed_by_others())
             again = [m for m in again if m.message.message_id not in not_committed]
         duplicates = self._delete_duplicates(again)
         deletes = self._acknowledger.acknowledge(rows.table, hidden_until) if self.options.ack == "sealed" else None
