@@ -17,7 +17,7 @@ from obstore.store import MemoryStore
 from semel.errors import PermissionDenied, Unavailable
 from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.errors import in_one_line
-from semel.spark.segments.log import COMMITTED, IDENTITY, UNCONFIRMED, LogError, SegmentLog
+from semel.spark.segments.log import COMMITS, FORMER_COMMITTED, FORMER_UNCONFIRMED, IDENTITY, LogError, SegmentLog
 from semel.spark.segments.object_store import ObjectStore
 from semel.spark.segments.storage import LocalStore, StorageError, StorageUnavailable, Store, open_store
 from semel.spark.source.options import ReadOptions
@@ -406,22 +406,23 @@ def test_a_connector_that_spark_does_not_have_is_named(spark: Any, url: str, jar
 
 
 @pytest.mark.parametrize("content", [b"", b'{"through": 5', b"[]", b'{"through": "6", "totals": {}}', b"{}", b"\xff"])
-def test_a_committed_file_that_is_not_whole_is_damage_and_not_the_beginning_of_a_log(
-    tmp_path: Path, content: bytes
+@pytest.mark.parametrize("name", [f"{COMMITS}/0000000005.json", FORMER_COMMITTED])
+def test_a_commit_that_is_not_whole_is_damage_and_not_the_beginning_of_a_log(
+    tmp_path: Path, content: bytes, name: str
 ) -> None:
     log = SegmentLog(LocalStore(str(tmp_path)))
-    log.store.put(COMMITTED, content)
-    with pytest.raises(LogError, match=r"committed\.json is damaged"):
+    log.store.put(name, content)
+    with pytest.raises(LogError, match=f"{name} is damaged"):
         log.committed()
 
 
-@pytest.mark.parametrize("name", [IDENTITY, UNCONFIRMED, "returned/0000000001.json", "b0000000007/plan.json"])
+@pytest.mark.parametrize("name", [IDENTITY, FORMER_UNCONFIRMED, "returned/0000000001.json", "b0000000007/plan.json"])
 def test_every_other_file_of_the_log_is_read_whole_or_named(tmp_path: Path, name: str) -> None:
     log = SegmentLog(LocalStore(str(tmp_path)))
     log.store.put(name, b'{"id": 5, "orders": {"m": "soon"')
     questions: dict[str, Callable[[], object]] = {
         IDENTITY: log.identity,
-        UNCONFIRMED: log.unconfirmed_deletes,
+        FORMER_UNCONFIRMED: log.unconfirmed_deletes,
         "returned/0000000001.json": log.returned,
         "b0000000007/plan.json": lambda: log.plan(7),
     }

@@ -12,7 +12,7 @@ from fuzz.damage import damaged
 from semel.errors import SemelError
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import COMMITTED, IDENTITY, PLAN, UNCONFIRMED, SegmentLog
+from semel.spark.segments.log import COMMITS, FORMAT, FORMER_COMMITTED, FORMER_UNCONFIRMED, IDENTITY, PLAN, SegmentLog
 from semel.spark.segments.model import SegmentAck, SegmentId, Totals, folder
 
 META: Final = Meta("orders", "attempt-1", True, 1_790_000_000.0)
@@ -64,7 +64,7 @@ class MemoryStore:
 
 SEGMENT: Final = SegmentId(7, 1, 0)
 FILES: Final = {
-    IDENTITY: orjson.dumps({"id": "0123456789ab", "format": 3, "queues": ["orders"], "owner": "orders"}),
+    IDENTITY: orjson.dumps({"id": "0123456789ab", "format": FORMAT, "queues": ["orders"], "owner": "orders"}),
     f"{folder(7)}/{PLAN}": orjson.dumps({"batch": 7, "id": "p", "tasks": [0, 1]}),
     SEGMENT.ack_name("attempt-1"): orjson.dumps(
         {
@@ -83,8 +83,12 @@ FILES: Final = {
             "attempt": "attempt-1",
         }
     ),
-    UNCONFIRMED: orjson.dumps({"orders": {"m-1": 1_790_000_000_000}}),
-    COMMITTED: orjson.dumps({"through": 6, "totals": {"batches": 6, "rows": 100}}),
+    f"{COMMITS}/0000000006.json": orjson.dumps(
+        {"through": 6, "totals": {"batches": 6, "rows": 100}, "unconfirmed": {"orders": {"m-1": 1_790_000_000_000}}}
+    ),
+    # Of the format before, which is gone on with.
+    FORMER_UNCONFIRMED: orjson.dumps({"orders": {"m-1": 1_790_000_000_000}}),
+    FORMER_COMMITTED: orjson.dumps({"through": 6, "totals": {"batches": 6, "rows": 100}}),
     "returned/0000000006.json": orjson.dumps({"m-2": 1_790_000_000.5}),
 }
 

@@ -212,13 +212,15 @@ def unconfirmed_deletes_are_forgotten() -> Iterator[None]:
 
 
 @mutant
-def unconfirmed_deletes_are_written_after_the_batch_is_dropped() -> Iterator[None]:
-    def finish(self: SegmentLog, committed: Committed, unconfirmed: Any, names: tuple[str, ...]) -> None:
-        real(self, committed, None, names)
-        if unconfirmed is not None:
-            self.store.put(log.UNCONFIRMED, orjson.dumps(unconfirmed))
-
+def the_last_of_two_drivers_decides_what_is_remembered_of_a_batch() -> Iterator[None]:
+    """As when there was one file for all batches."""
     real = SegmentLog.finish
+
+    def finish(self: SegmentLog, committed: Committed, unconfirmed: Any, names: tuple[str, ...]) -> bool:
+        own = f"{log.COMMITS}/{committed.through:010d}.json"
+        self.store.delete([name for name in self.store.names(log.COMMITS) if name >= own])
+        return real(self, committed, unconfirmed, names)
+
     with patched((SegmentLog, "finish", finish)):
         yield
 
