@@ -99,6 +99,7 @@ class Planner:
 
     def assignments(self, start: Offset, end: Offset) -> list[Assignment]:
         if start["batch"] == end["batch"]:
+            self._check_committed(end)
             return []
         if end["batch"] != start["batch"] + 1 or not {"plan", "planned_at"} <= end.keys():
             raise LogError(
@@ -113,6 +114,16 @@ class Planner:
         planned = assignments(end, replay=bool(files.sealed), unconfirmed=self._committer.any_unconfirmed)
         self._seal_polled(planned, files)
         return planned
+
+    def _check_committed(self, end: Offset) -> None:
+        """Spark runs a batch without data for the sake of its state, and only after the one before was committed. Where
+        an offset was written twice, by two drivers, a batch would look like that whose messages nobody has read."""
+        if self.log.through() < end["batch"]:
+            raise LogError(
+                f"two batches of this checkpoint end with batch {end['batch']} of the segment log "
+                f"{self.log.store.url}, which is not committed: two drivers have written to the checkpoint. "
+                f"{NOTHING_DONE}. {way_out(self.options.owner)}"
+            )
 
     def committed(self, end: Offset) -> None:
         self._check(end)
