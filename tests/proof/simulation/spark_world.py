@@ -7,7 +7,6 @@ reached through calls at which anything else may happen first.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from functools import partial
 from typing import Any, Final
@@ -44,8 +43,6 @@ from simulation.spark_trouble import Trouble, run_reset
 CALM: Final = 6_000.0  # seconds after the last fault by which everything must have come to rest
 VISIBILITIES: Final = (40, 120)
 RESTART: Final = (1.0, 15.0, 70.0)  # seconds until a driver is started again
-
-logging.getLogger("semel").setLevel(logging.CRITICAL + 1)
 
 
 class SparkWorld:
