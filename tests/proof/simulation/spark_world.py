@@ -77,7 +77,7 @@ class SparkWorld:
         self.opening: Any = None
         self.drivers: list[Driver] = []
         self.refusals: list[SemelError] = []
-        self.damage_seen = self.resetting = False
+        self.damage_seen = self.resetting = self.reset_refused = False
         self.ended = Waiters(self.simulator)
         self.calm = self.at_rest = self.sent_all = False
         self.idle_rounds, self.rows, self.launched, self.twins = 4, 6, 0, 0
