@@ -224,13 +224,6 @@ def unconfirmed_deletes_are_written_after_the_batch_is_dropped() -> Iterator[Non
 
 
 @mutant
-def a_delete_that_was_answered_late_counts() -> Iterator[None]:
-    real = Acknowledger._delete
-    with patched((Acknowledger, "_delete", lambda self, page, _hidden_until: real(self, page, float("inf")))):
-        yield
-
-
-@mutant
 def a_delete_that_failed_counts() -> Iterator[None]:
     real = Acknowledger._delete
     with patched((Acknowledger, "_delete", lambda self, page, until: real(self, page, until).slice(0, 0))):
