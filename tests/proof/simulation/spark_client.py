@@ -22,11 +22,13 @@ class SparkClient(SimulatedClient):
         self._mortal, self._perils = process, perils
 
     def perform(self, operation: str, body: bytes, **options: Any) -> dict[str, Any]:
-        """Deletes fail more often than other calls: what is not known to be deleted must be recognised later."""
+        """Deletes fail or come late more often than other calls: what is not surely deleted must be recognised."""
         if operation == "DeleteMessageBatch" and self._perils.delete_faults.next():
-            self._process.note(operation, "does not arrive")
-            self._simulator.sleep(1.0)
-            raise Unreachable(f"{operation}: no answer", operation=operation)
+            late = self._simulator.choices.one_of((0.0, 15.0, 50.0, 130.0))
+            self._simulator.sleep(late)
+            if not late:
+                self._process.note(operation, "does not arrive")
+                raise Unreachable(f"{operation}: no answer", operation=operation)
         return super().perform(operation, body, **options)
 
     def _attempt(

@@ -226,13 +226,6 @@ def the_last_of_two_drivers_decides_what_is_remembered_of_a_batch() -> Iterator[
 
 
 @mutant
-def a_delete_that_was_answered_late_counts() -> Iterator[None]:
-    real = Acknowledger._delete
-    with patched((Acknowledger, "_delete", lambda self, page, _hidden_until: real(self, page, float("inf")))):
-        yield
-
-
-@mutant
 def a_delete_that_failed_counts() -> Iterator[None]:
     real = Acknowledger._delete
     with patched((Acknowledger, "_delete", lambda self, page, until: real(self, page, until).slice(0, 0))):

@@ -3,6 +3,7 @@ and the opening of stores and ledgers. Nothing else of them is touched."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,11 +37,15 @@ def installed(world: SparkWorld) -> Iterator[None]:
         (codec, "decode", decoded_once(codec.decode)),
     ]
     former = [getattr(module, name) for module, name, _ in replaced]
+    logger = logging.getLogger("semel.spark")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)  # the timeline has it
     for module, name, value in replaced:
         setattr(module, name, value)
     try:
         yield
     finally:
+        logger.setLevel(level)
         for (module, name, _), value in zip(replaced, former, strict=True):
             setattr(module, name, value)
 

@@ -42,7 +42,7 @@ class Perils:
         self.simulator = simulator
         self.faults = CallFaults(simulator.choices, PERILS, 0.6)
         self.delete_faults = CallFaults(simulator.choices, {"fails": 300})
-        self.claim_faults = CallFaults(simulator.choices, {"slow": 80})
+        self.claim_faults = CallFaults(simulator.choices, {"slow": 250})
 
     def slow_claim(self, process: SparkProcess) -> None:
         """Between what was received and its seal, a ledger takes its time."""

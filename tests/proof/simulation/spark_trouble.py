@@ -173,5 +173,6 @@ def run_reset(world: SparkWorld, process: SparkProcess) -> None:
         agreement.reset(checkpoint, record, log, sinks, plan)
     except CheckpointError as error:
         process.note("reset is refused:", type(error).__name__)
+        world.reset_refused = True
     except SemelError as error:
         process.note("reset fails:", type(error).__name__)

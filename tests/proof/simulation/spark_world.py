@@ -7,7 +7,6 @@ reached through calls at which anything else may happen first.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from functools import partial
 from typing import Any, Final
@@ -45,8 +44,6 @@ CALM: Final = 6_000.0  # seconds after the last fault by which everything must h
 VISIBILITIES: Final = (40, 120)
 RESTART: Final = (1.0, 15.0, 70.0)  # seconds until a driver is started again
 
-logging.getLogger("semel").setLevel(logging.CRITICAL + 1)
-
 
 class SparkWorld:
     def __init__(self, choices: Choices) -> None:
@@ -80,7 +77,7 @@ class SparkWorld:
         self.opening: Any = None
         self.drivers: list[Driver] = []
         self.refusals: list[SemelError] = []
-        self.damage_seen = self.resetting = False
+        self.damage_seen = self.resetting = self.reset_refused = False
         self.ended = Waiters(self.simulator)
         self.calm = self.at_rest = self.sent_all = False
         self.idle_rounds, self.rows, self.launched, self.twins = 4, 6, 0, 0
