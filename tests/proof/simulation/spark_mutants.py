@@ -162,15 +162,6 @@ def the_lost_answer_to_the_seal_of_a_plan_is_taken_for_a_rival() -> Iterator[Non
 
 
 @mutant
-def a_plan_is_replaced_by_who_comes_later() -> Iterator[None]:
-    def seal_plan(self: SegmentLog, end: Mapping[str, Any], _owner: str | None = None) -> None:
-        self.store.put(f"{folder(end['batch'])}/{log.PLAN}", orjson.dumps(end))
-
-    with patched((SegmentLog, "seal_plan", seal_plan)):
-        yield
-
-
-@mutant
 def what_a_reset_has_left_to_be_done_is_planned_anew() -> Iterator[None]:
     with patched((Planner, "_left_behind", lambda _self, _batch: None)):
         yield
