@@ -40,8 +40,6 @@ DEDUP_WINDOW: Final = 300.0
 # What a handler does before its effect: it takes so many seconds, or ends without one.
 BEHAVIOUR: Final = (0.001, 0.001, 0.001, 0.02, 1.0, 8.0, 33.0, 70.0, "fail", "fail", "retry", "reject", "skip")
 
-logging.getLogger("semel").setLevel(logging.CRITICAL + 1)
-
 
 def in_sqlite(clock: Callable[[], float]) -> Ledger:
     ledger = SqliteLedger(":memory:", clock=clock)
@@ -344,11 +342,15 @@ class World:
 
 def consumer_world(choices: Choices, store: Store = Store()) -> Outcome:  # noqa: B008 - it is frozen
     world = World(choices, store)
+    logger = logging.getLogger("semel")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)  # every lost answer would be a line
     try:
         world.run()
     finally:
         world.simulator.close()
         world.ledger.close()
+        logger.setLevel(level)
     facts = {
         **world.counts,
         "takeovers": world.observer.takeovers,
