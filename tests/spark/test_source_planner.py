@@ -581,6 +581,20 @@ def test_of_two_drivers_that_end_one_batch_the_second_forgets_no_unconfirmed_del
     assert place.log.unconfirmed_deletes() != {}
 
 
+def test_a_batch_without_data_is_run_only_after_the_one_before_it_is_committed(place: Intake) -> None:
+    """A driver that stood still writes an offset again that another has written: its batch then looks empty, and its
+    messages would be dropped unread."""
+    place.send("a")
+    planner = place.planner()
+    end, given = place.batch(planner, planner.initial())
+    assert given == ["a"]
+    with pytest.raises(LogError, match="two drivers have written to the checkpoint"):
+        place.planner().assignments(end, end)
+    assert place.log.read(SegmentId(1, 0, 0)) is not None
+    planner.committed(end)
+    assert place.planner().assignments(end, end) == []
+
+
 def test_a_checkpoint_that_was_lost_during_the_first_batch_is_refused_and_what_is_sealed_stays(place: Intake) -> None:
     place.send("a")
     planner = place.planner()
