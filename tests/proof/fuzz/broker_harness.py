@@ -82,6 +82,9 @@ class Transport:
         assert not self.closed, "the broker writes to a connection that it has closed"
         self.written += data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None:
         self.closed = True
 
