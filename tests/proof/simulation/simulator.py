@@ -25,8 +25,11 @@ class Violation(AssertionError):
     """A promise was broken. `kind` is what a shrunk schedule must still show."""
 
     def __init__(self, kind: str, text: str) -> None:
-        super().__init__(f"{kind}: {text}")
+        super().__init__(kind, text)
         self.kind = kind
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
 class Task:
