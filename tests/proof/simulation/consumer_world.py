@@ -255,7 +255,8 @@ class World:
             elif operation == "DeleteMessageBatch":
                 for entry in params["Entries"]:
                     self.log(EventKind.DELETE, self._keys[entry["ReceiptHandle"]])
-        self._look_at_dead_letters()
+        if queue == self.plan.dead_letters or sum(self.broker.counts(self.plan.dead_letters)) != len(self._dead):
+            self._look_at_dead_letters()
 
     def _on_ledger(self, kind: EventKind, key: str, fence: int) -> None:
         self.log(kind, key.rpartition("/")[2], fence=fence)
@@ -271,11 +272,10 @@ class World:
 
     def _look_at_dead_letters(self) -> None:
         """Workers send messages there, SQS moves some there by itself, and operators take them out."""
-        if sum(self.broker.counts(self.plan.dead_letters)) != len(self._dead):
-            now = {self.key_of(message["Body"]) for message in self.broker.messages(self.plan.dead_letters)}
-            for key in sorted(now - self._dead):
-                self.log(EventKind.DEAD_LETTER, key)
-            self._dead = now
+        now = {self.key_of(message["Body"]) for message in self.broker.messages(self.plan.dead_letters)}
+        for key in sorted(now - self._dead):
+            self.log(EventKind.DEAD_LETTER, key)
+        self._dead = now
 
     def _sent(self, key: str, message: str) -> None:
         """A dedup id that was taken within the last five minutes means the same message, and later a new one."""
