@@ -13,6 +13,7 @@ from semel.consumer.heartbeat import Heartbeat
 from semel.consumer.outbox_dispatcher import OutboxDispatcher
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
+from semel.consumer.settings import Settings, resolve
 from semel.consumer.stage import Inbox
 from semel.sqs.errors import SqsError
 from simulation.broker import arn, url
@@ -79,18 +80,19 @@ class Worker:
 
     def _setup(self, client: Any, ledger: SimulatedLedger, tools: Tools) -> QueueSetup:
         plan = self.world.plan
-        app = app_of(plan.queue, plan.transactional, plan.batch)
-        for queue in (plan.queue, plan.receipts):
-            client.queue(queue).found(url(queue))
-        client.queue(arn(plan.dead_letters)).found(url(plan.dead_letters))
+        queue, dead_letters = client.queue(plan.queue), client.queue(arn(plan.dead_letters))
+        for known in (queue, dead_letters, client.queue(plan.receipts)):
+            known.found(url(known.name))
         while True:
             try:
-                (setup,) = app.queue_setups(client, ledger, tools, **self.options)
+                attributes = queue.attributes()
                 break
             except SqsError:
                 self.simulator.sleep(5.0)
-        setup.handler = dataclasses.replace(setup.handler, function=partial(self.world.handle, self))
-        return setup
+        handler = app_of(plan.queue, plan.transactional, plan.batch).handlers[plan.queue]
+        handler = dataclasses.replace(handler, function=partial(self.world.handle, self))
+        settings = resolved(plan.queue, plan.batch, tuple(self.options.items()), attributes["RedrivePolicy"])
+        return QueueSetup(handler, settings, queue, dead_letters, ledger, tools)
 
     # The loops that threads would run.
 
@@ -190,6 +192,20 @@ class Worker:
 
 def _has_items(inbox: Inbox[Any]) -> bool:
     return len(inbox) > 0
+
+
+@cache
+def resolved(queue: str, batch: bool, options: tuple[tuple[str, Any], ...], redrive_policy: str) -> Settings:
+    """As an app resolves them, once for each combination: it takes as long as a tenth of a schedule."""
+    handler = {"concurrency": 1, "size": 3} if batch else {"concurrency": 2}
+    return resolve(
+        queue=queue,
+        command_line=dict(options),
+        handler=handler,
+        app={},
+        environment={},
+        attributes={"VisibilityTimeout": "30", "RedrivePolicy": redrive_policy},
+    )
 
 
 @cache
