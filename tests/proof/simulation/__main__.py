@@ -118,7 +118,7 @@ def look_for_mutants(arguments: argparse.Namespace) -> int:
     worlds = list(WORLDS) if arguments.world == "all" else [arguments.world]
     wanted = [(world, name, arguments.schedules) for world in worlds for name in MUTANTS.get(world, ())]
     missed = 0
-    with multiprocessing.get_context("fork").Pool(arguments.processes, prepare) as pool:
+    with multiprocessing.get_context("fork").Pool(arguments.processes, prepare, maxtasksperchild=1) as pool:
         for name, schedules, kind in pool.imap_unordered(run_mutant, wanted):
             missed += schedules is None
             print(f"{schedules if schedules else 'NOT FOUND':>10}  {name} ({kind})", flush=True)

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+from greenlet import getcurrent
+
 from semel.broker.engine import dead_letters, generation, move_tasks, store
 from semel.consumer import (
     circuit_breaker,
@@ -286,23 +288,25 @@ def a_refused_record_does_not_undo_the_transaction() -> Iterator[None]:
 @mutant
 def the_record_is_not_part_of_the_transaction() -> Iterator[None]:
     real = handler_caller.HandlerCaller._in_transaction
+    later: dict[Any, list[Completion]] = {}  # by the task that is in a transaction
+
+    def record(_self: WatchedTransaction, completions: Sequence[Completion]) -> list[bool]:
+        later.setdefault(getcurrent(), []).extend(completions)
+        return [True] * len(completions)
 
     def in_transaction(self: Any, deliveries: Any, call: Any, batch: Any = None) -> Event:
-        later: list[Completion] = []
-
-        def record(_self: WatchedTransaction, completions: Sequence[Completion]) -> list[bool]:
-            later.extend(completions)
-            return [True] * len(completions)
-
-        with patch.object(WatchedTransaction, "record", record):
-            event = real(self, deliveries, call, batch)
+        later.pop(getcurrent(), None)
+        event = real(self, deliveries, call, batch)
         try:
-            self._setup.ledger.record(later)
+            self._setup.ledger.record(later.pop(getcurrent(), []))
         except LedgerError:
             return Event.LEDGER_DOWN
         return event
 
-    with patch.object(handler_caller.HandlerCaller, "_in_transaction", in_transaction):
+    with (
+        patch.object(WatchedTransaction, "record", record),
+        patch.object(handler_caller.HandlerCaller, "_in_transaction", in_transaction),
+    ):
         yield
 
 
