@@ -211,7 +211,7 @@ def test_a_closed_server_gives_its_port_back_and_may_be_closed_again() -> None:
     with closing(socket.socket()) as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", server.port))
-    assert not any(thread.name == "semel-health" for thread in threading.enumerate())
+    assert not server._thread.is_alive()
 
 
 def test_a_client_that_says_nothing_does_not_hold_up_closing() -> None:
