@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 class SparkBroker(SimulatedBroker):
     """`forgetful`: a delete with a receipt that is not the newest of its message is answered like any other and changes
-    nothing, which is what SQS says of itself. Else it deletes, as it does in the SQS in the box. `on_forgotten` hears of
-    such deletes, by receipt."""
+    nothing, which is what SQS says of itself. Else it deletes, as it does in the SQS in the box. `on_forgotten` hears
+    of such deletes, by receipt."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int, *, forgetful: bool) -> None:
         super().__init__(simulator, queues, seed)
