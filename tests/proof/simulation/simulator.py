@@ -107,6 +107,8 @@ class Simulator:
         self._entries = 0
         self._current: Task | None = None
         self._hub = getcurrent()
+        self._until = START
+        self._done: Callable[[], bool] = lambda: False
 
     # For tasks.
 
@@ -118,10 +120,26 @@ class Simulator:
             return
         if not task.process.alive:
             raise Killed
+        if self._is_next(task.process, self.now + seconds):
+            self.steps += 1
+            task.due = self._entries = self._entries + 1
+            self.now += seconds
+            return
         self.wake(task, seconds)
         self._hub.switch()
         if not task.process.alive:
             raise Killed
+
+    def _is_next(self, process: Process, due: float) -> bool:
+        """Whether the loop would come back to the task that runs, and do nothing else before."""
+        return (
+            (not self._plan or due < self._plan[0][0])
+            and due <= self._until
+            and process.paused_until <= due
+            and not self.violations
+            and self.after_step is None
+            and not self._done()
+        )
 
     def wake(self, task: Task, after: float = 0.0) -> None:
         """The task runs at that time at the latest; a later entry for it does not count any more."""
@@ -155,7 +173,7 @@ class Simulator:
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
         """Carry out all that is due before `until`; `done` is asked after each step."""
-        self._hub = getcurrent()
+        self._hub, self._until, self._done = getcurrent(), until, done
         plan = self._plan
         while plan and plan[0][0] <= until and not self.violations:
             due, entry, task = heapq.heappop(plan)
