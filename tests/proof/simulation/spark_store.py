@@ -116,7 +116,7 @@ class Bucket:
         return frozenset(self._names[id_] for id_ in ids_in(data, name))
 
     def names(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.files if name.startswith(prefix))
+        return sorted([name for name in self.files if name.startswith(prefix)])
 
     def copy(self) -> dict[str, bytes]:
         return dict(self.files)
