@@ -118,28 +118,25 @@ class Simulator:
         if task is None:  # nobody's: what is prepared before the simulation runs
             self.now += seconds
             return
-        if not task.process.alive:
+        process, due, plan = task.process, self.now + seconds, self._plan
+        if not process.alive:
             raise Killed
-        if self._is_next(task.process, self.now + seconds):
-            self.steps += 1
-            task.due = self._entries = self._entries + 1
-            self.now += seconds
-            return
-        self.wake(task, seconds)
-        self._hub.switch()
-        if not task.process.alive:
-            raise Killed
-
-    def _is_next(self, process: Process, due: float) -> bool:
-        """Whether the loop would come back to the task that runs, and do nothing else before."""
-        return (
-            (not self._plan or due < self._plan[0][0])
+        if (
+            (not plan or due < plan[0][0])
             and due <= self._until
             and process.paused_until <= due
             and not self.violations
             and self.after_step is None
             and not self._done()
-        )
+        ):  # the loop would come back to this task, and do nothing else before
+            self.steps += 1
+            task.due = self._entries = self._entries + 1
+            self.now = due
+            return
+        self.wake(task, seconds)
+        self._hub.switch()
+        if not task.process.alive:
+            raise Killed
 
     def wake(self, task: Task, after: float = 0.0) -> None:
         """The task runs at that time at the latest; a later entry for it does not count any more."""
