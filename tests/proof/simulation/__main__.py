@@ -24,6 +24,7 @@ from simulation.worlds import MUTANTS, WORLDS
 CHUNK: Final = 250
 SHOWN: Final = 3  # failures
 PROGRESS_EVERY: Final = 10.0  # seconds
+GC_THRESHOLD: Final = (50_000, 20, 50)
 COLLECT_EVERY: Final = 10  # schedules: each leaves cycles behind, and to look for them all the time costs a tenth
 
 
@@ -54,6 +55,7 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
     name, first, last = job
     world, result = WORLDS[name], Result(name)
     began = time.process_time()
+    gc.disable()
     for seed in range(first, last):
         outcome = world(Choices(seed))
         if seed % COLLECT_EVERY == 0:
@@ -62,7 +64,9 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
         result.steps += len(outcome.timeline)
         result.facts.update(outcome.facts)
         if outcome.violations and len(result.failures) < SHOWN:
+            gc.enable()  # thousands of schedules
             result.failures.append(Failure(name, seed, outcome, shrink(world, outcome)))
+            gc.disable()
     result.seconds = time.process_time() - began
     return result
 
@@ -70,7 +74,6 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
 def run_mutant(job: tuple[str, str, int]) -> tuple[str, int | None, str]:
     """How many schedules it took to find it, and what it broke."""
     world, name, most = job
-    gc.enable()
     with MUTANTS[world][name]():
         found = first_failure(WORLDS[world], range(most))
     return f"{world}: {name}", found[0] if found else None, str(found[2].violations[0].kind) if found else ""
@@ -78,7 +81,7 @@ def run_mutant(job: tuple[str, str, int]) -> tuple[str, int | None, str]:
 
 def prepare() -> None:
     gc.freeze()
-    gc.disable()
+    gc.set_threshold(*GC_THRESHOLD)
 
 
 def jobs(worlds: list[str], first: int, schedules: int) -> Iterator[tuple[str, int, int]]:
