@@ -162,11 +162,32 @@ def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> 
     end, _ = late.batch(planner, planner.initial())
     assert planner._heartbeat is not None
     for _ in range(5):
-        late.clock.advance(late.options.visibility - 5)
+        late.clock.advance(late.options.visibility - 6)
         assert planner._heartbeat.extend(end["batch"]) == 1
     assert late.waiting() == (0, 1)
     planner.latest(end, 100)
     assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
+    planner.stop()
+
+
+def test_committed_does_not_trust_a_delete_after_another_may_have_received_the_message_meanwhile(
+    place: Intake,
+) -> None:
+    """A driver stood still past the visibility. Its next heartbeat is accepted though the receipt is not the newest any
+    more, and with that one SQS may answer a delete and forget it."""
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heartbeat is not None
+    assert planner._heartbeat.extend(end["batch"]) == 1
+    late.clock.advance(late.options.visibility + 1)
+    (again,) = late.queue.receive(1, 0, visibility=late.options.visibility)
+    for _ in range(2):
+        assert planner._heartbeat.extend(end["batch"]) == 1
+    planner.latest(end, 100)
+    (unconfirmed,) = late.log.unconfirmed_deletes().values()
+    assert set(unconfirmed) == {again.message_id}
     planner.stop()
 
 

@@ -107,6 +107,8 @@ class Simulator:
         self._entries = 0
         self._current: Task | None = None
         self._hub = getcurrent()
+        self._until = START
+        self._done: Callable[[], bool] = lambda: False
 
     # For tasks.
 
@@ -116,8 +118,21 @@ class Simulator:
         if task is None:  # nobody's: what is prepared before the simulation runs
             self.now += seconds
             return
-        if not task.process.alive:
+        process, due, plan = task.process, self.now + seconds, self._plan
+        if not process.alive:
             raise Killed
+        if (
+            (not plan or due < plan[0][0])
+            and due <= self._until
+            and process.paused_until <= due
+            and not self.violations
+            and self.after_step is None
+            and not self._done()
+        ):  # the loop would come back to this task, and do nothing else before
+            self.steps += 1
+            task.due = self._entries = self._entries + 1
+            self.now = due
+            return
         self.wake(task, seconds)
         self._hub.switch()
         if not task.process.alive:
@@ -155,7 +170,7 @@ class Simulator:
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
         """Carry out all that is due before `until`; `done` is asked after each step."""
-        self._hub = getcurrent()
+        self._hub, self._until, self._done = getcurrent(), until, done
         plan = self._plan
         while plan and plan[0][0] <= until and not self.violations:
             due, entry, task = heapq.heappop(plan)

@@ -5,15 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import orjson
+
 from semel.ledger.contract import Ledger
 from semel.sqs import Cancel
 from semel.sqs.errors import Cancelled, Unreachable
-from simulation.broker import SimulatedBroker, SimulatedClient
+from simulation.broker import Queues, SimulatedBroker, SimulatedClient
 from simulation.faults import CallFaults
 from simulation.ledger import Observer, Outage, SimulatedLedger
+from simulation.simulator import Simulator
 from simulation.spark_store import Perils, SparkProcess
 
 T = TypeVar("T")
+
+
+class SparkBroker(SimulatedBroker):
+    """`forgetful`: a delete with a receipt that is not the newest of its message is answered like any other and changes
+    nothing, which is what SQS says of itself. Else it deletes, as it does in the SQS in the box. `on_forgotten` hears
+    of such deletes, by receipt."""
+
+    def __init__(self, simulator: Simulator, queues: Queues, seed: int, *, forgetful: bool) -> None:
+        super().__init__(simulator, queues, seed)
+        self._forgetful = forgetful
+        self.on_forgotten: Callable[[str], None] = lambda _receipt: None
+
+    def perform(self, operation: str, body: bytes) -> dict[str, Any]:
+        if not self._forgetful or operation != "DeleteMessageBatch":
+            return super().perform(operation, body)
+        params = orjson.loads(body)
+        name = params["QueueUrl"].rpartition("/")[2]
+        forgotten = [entry for entry in params["Entries"] if self._is_superseded(name, entry["ReceiptHandle"])]
+        if not forgotten:
+            return super().perform(operation, body)
+        self.simulator.note("broker", "forgets", len(forgotten), "deletes with receipts that are not the newest")
+        for entry in forgotten:
+            self.on_forgotten(entry["ReceiptHandle"])
+        kept = [entry for entry in params["Entries"] if entry not in forgotten]
+        answer = super().perform(operation, orjson.dumps({**params, "Entries": kept})) if kept else {}
+        done = [*answer.get("Successful", ()), *({"Id": entry["Id"]} for entry in forgotten)]
+        return {**answer, "Successful": done}
+
+    def _is_superseded(self, name: str, handle: str) -> bool:
+        store = self.engine.store
+        queue, receipt = store.queues[name], store.receipts.parse(handle)
+        state = queue.generation.states.get(receipt.row - queue.generation.low)
+        return not queue.fifo and state is not None and state.receives > receipt.receive
 
 
 class SparkClient(SimulatedClient):

@@ -157,6 +157,7 @@ class Driver:
                     self.world.simulator.sleep(self.world.idle_seconds())
                     continue
                 known[number] = end
+                self.world.perils.slow_plan(self.process)
                 store.put(f"query/offsets/{number}", json.dumps(end).encode())
                 if number:
                     planner.committed(start)
@@ -247,7 +248,7 @@ class Job:
         attempt = Attempt(assignment, process, world.simulator.now)
         self.driver.attempts.append(attempt)
         bucket = world.another_disk() or world.bucket
-        process.spawn("main", lambda: self.attempt(attempt, task, bucket))
+        process.spawn("main", lambda: self.attempt(attempt, task, bucket), world.perils.start_delay())
         return attempt
 
     def attempt(self, attempt: Attempt, task: SinkTask, bucket: Bucket) -> None:

@@ -25,6 +25,7 @@ from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.claims import LedgerClaims
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.committer import BatchCommitter
+from semel.spark.source.heartbeat import VisibilityHeartbeat
 from semel.spark.source.planner import Planner
 from semel.spark.source.reader import SourceTask
 from simulation import spark_sink
@@ -162,6 +163,19 @@ def the_lost_answer_to_the_seal_of_a_plan_is_taken_for_a_rival() -> Iterator[Non
 
 
 @mutant
+def a_sealed_plan_is_replaced_by_a_later_one() -> Iterator[None]:
+    real = SegmentLog.seal_plan
+
+    def seal_plan(self: SegmentLog, end: Mapping[str, Any], owner: str | None = None) -> None:
+        if self.through() < end["batch"]:
+            self.store.put(f"{folder(end['batch'])}/{log.PLAN}", orjson.dumps(end))
+        real(self, end, owner)
+
+    with patched((SegmentLog, "seal_plan", seal_plan)):
+        yield
+
+
+@mutant
 def what_a_reset_has_left_to_be_done_is_planned_anew() -> Iterator[None]:
     with patched((Planner, "_left_behind", lambda _self, _batch: None)):
         yield
@@ -220,6 +234,26 @@ def the_last_of_two_drivers_decides_what_is_remembered_of_a_batch() -> Iterator[
 def a_delete_that_failed_counts() -> Iterator[None]:
     real = Acknowledger._delete
     with patched((Acknowledger, "_delete", lambda self, page, until: real(self, page, until).slice(0, 0))):
+        yield
+
+
+@mutant
+def a_delete_that_was_answered_too_late_counts() -> Iterator[None]:
+    real = Acknowledger._delete
+    with patched((Acknowledger, "_delete", lambda self, page, _until: real(self, page, float("inf")))):
+        yield
+
+
+@mutant
+def a_heartbeat_that_was_answered_too_late_counts() -> Iterator[None]:
+    real = VisibilityHeartbeat.extend
+
+    def extend(self: VisibilityHeartbeat, batch: int) -> int:
+        self._read_receipts(batch)
+        self._until = dict.fromkeys(self._receipts, self._clock() + self._options.visibility)
+        return real(self, batch)
+
+    with patched((VisibilityHeartbeat, "extend", extend)):
         yield
 
 

@@ -38,14 +38,13 @@ def installed(world: SparkWorld) -> Iterator[None]:
     ]
     former = [getattr(module, name) for module, name, _ in replaced]
     logger = logging.getLogger("semel.spark")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)  # the timeline has it
+    was_disabled, logger.disabled = logger.disabled, True  # the timeline has it
     for module, name, value in replaced:
         setattr(module, name, value)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.disabled = was_disabled
         for (module, name, _), value in zip(replaced, former, strict=True):
             setattr(module, name, value)
 

@@ -39,6 +39,7 @@ class Plan:
     events: tuple[str, ...]
     skews: tuple[float, ...]  # of the machines
     another_disk: bool  # one machine has a disk of its own where the others see the log
+    forgetful: bool  # SQS forgets deletes with a receipt that is not the newest
 
     @property
     def queue(self) -> str:
@@ -69,7 +70,7 @@ def drawn_plan(choices: Choices) -> Plan:
         ledger=choices.below(5) == 4,
         messages=3 + choices.below(8),
         storm=choices.one_of((120.0, 240.0, 400.0)),
-        ack=choices.one_of(("sealed", "sealed", "committed")),
+        ack=choices.one_of(("sealed", "committed")),
         columns=choices.one_of((None, ("body",))),
         events=(
             *(event for event in EVENTS if choices.chance(0.25)),
@@ -77,4 +78,5 @@ def drawn_plan(choices: Choices) -> Plan:
         ),
         skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
         another_disk=choices.chance(0.15),
+        forgetful=choices.chance(0.6),
     )

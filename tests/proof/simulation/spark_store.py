@@ -43,10 +43,23 @@ class Perils:
         self.faults = CallFaults(simulator.choices, PERILS, 0.6)
         self.delete_faults = CallFaults(simulator.choices, {"fails": 300})
         self.claim_faults = CallFaults(simulator.choices, {"slow": 250})
+        self.plan_faults = CallFaults(simulator.choices, {"slow": 250})
+        self.start_faults = CallFaults(simulator.choices, {"slow": 200})
 
     def slow_claim(self, process: SparkProcess) -> None:
         """Between what was received and its seal, a ledger takes its time."""
-        if process.mortal and self.claim_faults.next():
+        self._stand_still(process, self.claim_faults)
+
+    def slow_plan(self, process: SparkProcess) -> None:
+        """Between a batch's plan and its seal, the driver is swapped out, or collects its garbage."""
+        self._stand_still(process, self.plan_faults)
+
+    def start_delay(self) -> float:
+        """Seconds until the executor of a task is up. Meanwhile, what other tasks hold may become visible again."""
+        return self.simulator.choices.one_of(PAUSES) if self.start_faults.next() else 0.0
+
+    def _stand_still(self, process: SparkProcess, faults: CallFaults) -> None:
+        if process.mortal and faults.next():
             process.pause(self.simulator.choices.one_of(PAUSES))
             self.simulator.sleep(0.0)
 
@@ -103,7 +116,7 @@ class Bucket:
         return frozenset(self._names[id_] for id_ in ids_in(data, name))
 
     def names(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.files if name.startswith(prefix))
+        return sorted([name for name in self.files if name.startswith(prefix)])
 
     def copy(self) -> dict[str, bytes]:
         return dict(self.files)

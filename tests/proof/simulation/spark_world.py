@@ -23,14 +23,14 @@ from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.source.claims import KeyClaims, LedgerClaims
 from semel.spark.source.planner import Planner
 from semel.sqs import Queue
-from simulation.broker import ACCOUNT, SimulatedBroker, url
+from simulation.broker import ACCOUNT, url
 from simulation.choices import Choices
 from simulation.faults import CallFaults
 from simulation.ledger import LEDGER_FAULTS, Observer, Outage
 from simulation.search import Outcome
 from simulation.simulator import Process, Simulator
 from simulation.spark_checks import Checks
-from simulation.spark_client import SparkClient, SparkLedger
+from simulation.spark_client import SparkBroker, SparkClient, SparkLedger
 from simulation.spark_driver import Driver
 from simulation.spark_patches import installed
 from simulation.spark_plan import Plan, drawn_plan
@@ -53,8 +53,8 @@ class SparkWorld:
         self.simulator.note("world", self.plan)
         self.facts: Counter[str] = Counter()
         self.checks = Checks(self)
-        self.broker = SimulatedBroker(self.simulator, self.plan.queues(), seed=1)
-        self.broker.on_call = self.checks.on_call
+        self.broker = SparkBroker(self.simulator, self.plan.queues(), seed=1, forgetful=self.plan.forgetful)
+        self.broker.on_call, self.broker.on_forgotten = self.checks.on_call, self.checks.on_forgotten
         if not self.plan.ledger:  # without one, what SQS delivers twice is not promised to be seen
             self.broker.service_faults.on = False
         self.perils = Perils(self.simulator)
@@ -140,8 +140,8 @@ class SparkWorld:
             while self.resetting:
                 self.simulator.sleep(10.0)
             driver = self.start_driver()
-            while driver.running:
-                self.ended.wait(30.0)
+            if self.is_taken_for_dead(driver):
+                continue
             self.after_death(driver)
             if driver.started_calm and driver.idle and self._is_done():
                 self.at_rest = True
@@ -151,6 +151,16 @@ class SparkWorld:
                 refused = 0
                 self.reset_pipeline()
             self.simulator.sleep(self.choices.one_of(RESTART) if not self.calm else 30.0)
+
+    def is_taken_for_dead(self, driver: Driver) -> bool:
+        """Waits for its end. One that stands still does not answer; somebody may start another then, and it goes on."""
+        while driver.running:
+            self.ended.wait(30.0)
+            if driver.running and driver.process.paused_until > self.simulator.now and self.choices.chance(0.3):
+                self.facts["taken for dead"] += 1
+                driver.process.note("is taken for dead")
+                return True
+        return False
 
     def _is_done(self) -> bool:
         return self.sent_all and self.queue_is_empty and not any(driver.running for driver in self.drivers)
@@ -214,8 +224,10 @@ class SparkWorld:
         broker = self.broker
         for faults in (broker.faults, broker.service_faults, self.store_faults, self.sink_faults, self.ledger_faults):
             faults.on = False
-        for faults in (self.perils.faults, self.perils.delete_faults, self.perils.claim_faults):
+        perils = self.perils
+        for faults in (perils.faults, perils.delete_faults, perils.claim_faults, perils.plan_faults):
             faults.on = False
+        perils.start_faults.on = False
         broker.come_back()
         self.bucket.away = self.bucket.full = self.table.away = self.outage.down = False
         self.calm, self.idle_rounds = True, 2

@@ -111,12 +111,15 @@ def arrow_columns(names: Iterable[str]) -> pa.Schema:
 
 MESSAGE_COLUMNS: Final = arrow_columns(MESSAGE)
 SEALED_COLUMNS: Final = pa.schema([*MESSAGE_COLUMNS, ("receipt", _TEXT), ("fence", pa.int64())])
+_NOTHING: Final = SEALED_COLUMNS.empty_table()
 assert SEALED_COLUMNS.names == list(_BUILD)
 
 
 def table(messages: Sequence[SourceMessage], queue: str, columns: Collection[str] | None) -> pa.Table:
     """A table with all the columns of a segment; those that nobody asked for are null. A claim is its key and its
     fence: where one is sealed, so is the other."""
+    if not messages:
+        return _NOTHING
     wanted = SEALED_COLUMNS.names if columns is None else _NEEDED.union(columns)
     if any(m.fence is not None for m in messages):
         wanted = {*wanted, "key"}

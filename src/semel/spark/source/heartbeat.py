@@ -1,7 +1,10 @@
 """`ack=committed`: what the batch in progress has sealed is kept hidden until it is committed.
 
-The rule: a call that fails costs its own messages one round, not those of others. One thread makes the rounds, several
-make the calls.
+The rules:
+1. A call that fails costs its own messages one round, not those of others. One thread makes the rounds, several make
+   the calls.
+2. A round counts only if it was answered while the messages were surely hidden. Later, another may have received them:
+   SQS accepts the older receipt, but a delete with it may come to nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class VisibilityHeartbeat:
             self._forget(None)
 
     def hidden_until(self, segment_id: SegmentId) -> float:
-        """Seconds since 1970; 0 if no round has kept the segment hidden."""
+        """Seconds since 1970; 0 if no round has seen the segment."""
         return self._until.get(segment_id, 0.0)
 
     def stop(self) -> None:
@@ -99,7 +102,9 @@ class VisibilityHeartbeat:
             with ThreadPoolExecutor(self._options.threads, thread_name_prefix="semel-heartbeat") as pool:
                 hidden = list(pool.map(lambda page: self._extend_page(batch, page[1], page[2]), pages))
             failed = {page[0] for page, count in zip(pages, hidden, strict=True) if count < len(page[2])}
-            self._until |= dict.fromkeys(self._receipts.keys() - failed, until)
+            answered = self._clock()
+            hidden_still = {segment_id for segment_id in self._receipts if answered < self.hidden_until(segment_id)}
+            self._until |= dict.fromkeys(hidden_still - failed, until)
             return sum(hidden)
 
     def _read_receipts(self, batch: int) -> None:
@@ -108,6 +113,7 @@ class VisibilityHeartbeat:
             for segment_id in self._log.files(batch).sealed:
                 if segment_id not in self._receipts and (segment := self._log.read(segment_id)) is not None:
                     self._receipts[segment_id] = (segment.meta.queue, segment.table.column("receipt").to_pylist())
+                    self._until.setdefault(segment_id, segment.meta.surely_hidden_until)
         except StorageError as error:
             _log.warning("the heartbeat of batch %d does not know what was sealed last: %s", batch, error)
 
