@@ -129,7 +129,7 @@ def test_no_move_task_takes_messages_out_of_another_accounts_queue_or_puts_any_i
         {"SourceArn": their_arn, "DestinationArn": my_arn},
         {"SourceArn": their_arn},
         {"SourceArn": their_dlq_arn, "DestinationArn": my_arn},
-        {"SourceArn": their_dlq_arn},
+        {"SourceArn": their_dlq_arn, "DestinationArn": their_arn},
         {"SourceArn": my_dlq_arn, "DestinationArn": their_arn},
     ):
         with suppress(ClientError):
