@@ -49,6 +49,10 @@ class Running:
     def consumer(self, place: int = 0) -> QueueConsumer:
         return self.runtime.consumers[place]
 
+    def threads(self, role: str, place: int = 0) -> list[threading.Thread]:
+        """Those of this app's consumer that have not ended; other apps of the process have theirs."""
+        return self.consumer(place).threads.of(role)
+
     @property
     def deleted(self) -> int:
         return sum(consumer.metrics.deleted.count for consumer in self.runtime.consumers)
@@ -68,6 +72,6 @@ def running_app(app: App, **how: Any) -> Iterator[Running]:
             yield running
         finally:
             running.stop()
-            leftover = [thread for thread in threading.enumerate() if thread.name.startswith("semel-receive")]
-            for thread in leftover:
-                thread.join(10)
+            for place in range(len(running.runtime.consumers)):
+                for thread in running.threads("receive", place):
+                    thread.join(10)

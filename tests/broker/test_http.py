@@ -5,6 +5,9 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any, cast
 
+import pytest
+
+from semel.broker import http
 from semel.broker.connections import Connections, Limits
 from semel.broker.http import MAX_PIPELINED, Connection, Request, render
 
@@ -62,6 +65,16 @@ def test_a_request_that_does_not_arrive_in_a_minute_is_given_up() -> None:
     slow.data_received(GET[:10])
     assert not slow.overdue(monotonic() + LIMITS.request_seconds - 1)
     assert slow.overdue(monotonic() + LIMITS.request_seconds + 1)
+
+
+def test_a_byte_now_and_then_does_not_prolong_the_time_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(http, "monotonic", lambda: now)
+    slow, _ = connection([])
+    for byte in GET[:10]:
+        slow.data_received(bytes([byte]))
+        now += LIMITS.request_seconds / 8
+    assert slow.overdue(now)
 
 
 def test_a_client_that_waits_for_its_answer_is_never_overdue() -> None:
@@ -131,6 +144,15 @@ def test_among_clients_that_were_answered_the_one_that_is_quiet_for_the_longest_
         accepted[0].reply(ANSWER)
     connection([], connections)
     assert [wire.closed for _, wire, _ in clients] == [False, False, True]
+
+
+def test_a_client_that_does_not_read_its_answer_makes_room_at_once() -> None:
+    connections = Connections(LIMITS)
+    clients = [asking(connections) for _ in range(3)]
+    clients[1][1].unread = 500
+    clients[1][0].pause_writing()
+    connection([], connections)
+    assert [wire.aborted for _, wire, _ in clients] == [False, True, False]
 
 
 def test_where_every_client_waits_for_an_answer_a_new_one_is_refused() -> None:

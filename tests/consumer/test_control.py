@@ -64,8 +64,8 @@ def concurrency(count: int, queue: str | None = None) -> Command:
     return Command(Action.CONCURRENCY, queue, count)
 
 
-def receivers(name: str = "orders") -> int:
-    return sum(thread.name == f"semel-receive-{name}" for thread in threading.enumerate())
+def receivers(runtime: Runtime) -> int:
+    return sum(len(consumer.threads.of("receive")) for consumer in runtime.consumers)
 
 
 def set_back(runtime: Runtime, seconds: float) -> None:
@@ -84,9 +84,9 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(app: App, broker: Embe
     app.handler(name)(noting(seen))
     group = (lambda place: "g") if queue.fifo else None
     with running_app(app) as run:
-        until(lambda: receivers(name))
+        until(lambda: receivers(run.runtime))
         assert "paused" in control(run).do(PAUSE)["done"]
-        until(lambda: not receivers(name), "the long poll of 20 s ends")
+        until(lambda: not receivers(run.runtime), "the long poll of 20 s ends")
         send(queue, ["a", "b"], group)
         assert state(run, name)["paused"]
         assert [message["State"] for message in broker.peek(name)] == ["visible"] * 2
@@ -124,16 +124,16 @@ def test_a_pause_is_not_taken_for_a_hanging_poll_and_the_worker_stays_well(app: 
     with running_app(app) as run:
         carry_out(run.runtime, PAUSE)
         set_back(run.runtime, 10_000)
-        until(lambda: not receivers())
+        until(lambda: not receivers(run.runtime))
         health = run.runtime.health()
         assert (health.live, health.ready) == (True, True)
         assert health.details["queues"]["orders"]["paused"]
         time.sleep(0.6)  # two rounds of the watchdog, which would have restarted it by now
         assert run.consumer().metrics.watchdog_restarts.count == 0
-        assert receivers() == 0
+        assert receivers(run.runtime) == 0
         carry_out(run.runtime, RESUME)
         assert run.runtime.health().live
-        until(receivers)
+        until(lambda: receivers(run.runtime))
         time.sleep(0.3)
         assert run.consumer().metrics.watchdog_restarts.count == 0
 
@@ -160,7 +160,7 @@ def test_a_paused_worker_stops_at_once_and_cleanly(app: App) -> None:
         assert run.stop().clean
         with pytest.raises(Refused, match="is stopping"):
             carry_out(run.runtime, RESUME)
-    assert receivers() == 0
+    assert receivers(run.runtime) == 0
 
 
 def test_commands_before_the_start_count(app: App, broker: EmbeddedBroker) -> None:
@@ -174,11 +174,11 @@ def test_commands_before_the_start_count(app: App, broker: EmbeddedBroker) -> No
         runtime = app.prepare(stack)
         carry_out(runtime, PAUSE)
         carry_out(runtime, RESUME)
-        assert receivers() == 0, "nothing is received before there is somebody to claim it"
+        assert receivers(runtime) == 0, "nothing is received before there is somebody to claim it"
         carry_out(runtime, PAUSE)
         carry_out(runtime, concurrency(3))
         runtime.start()
-        assert receivers() == 0
+        assert receivers(runtime) == 0
         assert view(runtime)["queues"]["orders"]["concurrency"] == 3
         carry_out(runtime, RESUME)
         until(lambda: seen == ["x"])
@@ -221,7 +221,7 @@ def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing
                 one.result(PATIENCE)
     assert report.clean
     assert sorted(seen) == sorted(bodies)
-    assert receivers(queue.name) == 0
+    assert receivers(run.runtime) == 0
     assert not broker.peek(queue.name)
 
 
@@ -247,7 +247,7 @@ def test_a_stop_that_comes_during_a_pause_leaves_no_poll_behind(app: App) -> Non
             for one in racing:
                 one.join(PATIENCE)
                 assert not one.is_alive()
-        assert receivers() == 0
+        assert receivers(run.runtime) == 0
 
 
 # Concurrency.
@@ -297,8 +297,7 @@ def test_fewer_are_worked_on_at_a_time_once_those_in_hand_are_done(app: App) -> 
         send(queue, [str(number) for number in range(40)])
         go.set()
         until(lambda: run.deleted == 48)
-        workers = [thread for thread in threading.enumerate() if thread.name == "semel-work-orders"]
-        assert len(workers) == 2
+        assert len(run.threads("work")) == 2
     assert most <= 2
 
 
@@ -330,22 +329,17 @@ def test_batches_at_a_time_can_be_more_and_fewer(app: App) -> None:
         if batch[0].value == "together":
             together.wait()
 
-    former = set(threading.enumerate())  # of a test before this one, whose handler has not ended yet
-
-    def workers() -> int:
-        return sum(thread.name == "semel-work-orders" for thread in set(threading.enumerate()) - former)
-
     with running_app(app) as run:
         carry_out(run.runtime, concurrency(3))
         send(queue, ["together"] * 3)
         until(lambda: run.deleted == 3)
-        assert workers() == 3
+        assert len(run.threads("work")) == 3
         carry_out(run.runtime, concurrency(1))
         send(queue, ["alone"] * 3)
         until(lambda: run.deleted == 6)
-        until(lambda: workers() == 1, "two of three leave")
+        until(lambda: len(run.threads("work")) == 1, "two of three leave")
         assert run.stop().clean
-    assert workers() == 0
+    assert run.threads("work") == []
 
 
 def test_batches_of_a_fifo_queue_are_one_at_a_time_and_it_says_so(app: App) -> None:

@@ -210,8 +210,7 @@ def test_the_recorder_does_not_spin_at_the_end_when_the_ledger_is_away(
             until(lambda: ledger.calls)
             run.stop()
             assert ledger.calls < 50
-            recorders = [thread for thread in threading.enumerate() if thread.name == "semel-settle-orders"]
-            for thread in recorders:
+            for thread in run.threads("record"):
                 thread.join(60)  # it does not go on after the app has stopped
                 assert not thread.is_alive()
 

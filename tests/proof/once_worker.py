@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from semel import App, Client, Context, Ledger, Transaction
@@ -42,10 +43,12 @@ def build(mode: str, ledger_url: str, endpoint: str, witness: str) -> App:
     return app
 
 
-def main(mode: str, ledger_url: str, endpoint: str, witness: str, log: str) -> None:
+def main(mode: str, ledger_url: str, endpoint: str, witness: str, log: str, can_stop: Event) -> None:
+    """`can_stop` is set when a signal to stop no longer just ends the process."""
     with open(log, "a") as errors:
         os.dup2(errors.fileno(), 2)
     # The app has its own handler while it runs. Whoever is told to stop before that has nothing to finish.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    can_stop.set()
     report = build(mode, ledger_url, endpoint, witness).run(drain=5)
     sys.exit(0 if report.clean else 3)

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,15 +82,18 @@ class Workers:
         self.witnesses: list[Path] = []
         self.killed: dict[Path, float] = {}
         self._processes: list[tuple[BaseProcess, Path]] = []
+        self._can_stop: dict[BaseProcess, Event] = {}
         for _ in range(WORKERS):
             self._start()
 
     def _start(self) -> None:
         witness = self._folder / f"witness-{len(self.witnesses)}"
         self.witnesses.append(witness)
-        arguments = (*self._arguments, str(witness), str(self._folder / "workers.log"))
+        can_stop = FROM_WARM.Event()
+        arguments = (*self._arguments, str(witness), str(self._folder / "workers.log"), can_stop)
         process = FROM_WARM.Process(target=once_worker.main, args=arguments)
         process.start()
+        self._can_stop[process] = can_stop
         self._processes.append((process, witness))
 
     def kill_one(self) -> None:
@@ -102,6 +106,7 @@ class Workers:
 
     def stop(self) -> list[int | None]:
         for process, _ in self._processes:
+            assert self._can_stop[process].wait(60)
             process.terminate()
         for process, _ in self._processes:
             process.join(60)

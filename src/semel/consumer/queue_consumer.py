@@ -52,7 +52,7 @@ class QueueConsumer:
         self.setup = setup
         self.name = setup.name
         self.reporter = Reporter(setup, breaker.report, on_fatal)
-        threads = Threads(setup.name, on_fatal, tools.monotonic)
+        self.threads = threads = Threads(setup.name, on_fatal, tools.monotonic)
         self.scheduler = Scheduler(setup)
         self.in_flight = InFlight(setup, self.reporter, self.scheduler, on_received, on_returned)
         self.acknowledger = Acknowledger(self.in_flight, threads)

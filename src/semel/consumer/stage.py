@@ -98,14 +98,16 @@ class Threads:
             logger.exception("a thread of %s ended with an error: this is a bug in Semel", self._name)
             self._on_fatal(error)
 
-    def alive(self, role: str) -> bool:
+    def of(self, role: str) -> list[threading.Thread]:
+        """Those that have not ended."""
         with self._lock:
-            return any(thread.is_alive() for thread in self._by_role.get(role, []))
+            return [thread for thread in self._by_role.get(role, []) if thread.is_alive()]
+
+    def alive(self, role: str) -> bool:
+        return bool(self.of(role))
 
     def join(self, role: str, deadline: float) -> None:
-        with self._lock:
-            threads = list(self._by_role.get(role, []))
-        for thread in threads:
+        for thread in self.of(role):
             thread.join(max(0.0, deadline - self._monotonic()))
 
 

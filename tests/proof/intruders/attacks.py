@@ -37,6 +37,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "another account's queue": {
         "proof/intruders/test_other_queues.py": (
             "test_a_handle_of_another_accounts_message_opens_nothing_at_a_queue_of_ones_own",
+            "test_no_handle_can_be_made_out_of_another",
             "test_no_way_to_write_the_address_of_another_accounts_queue_gives_its_messages",
             "test_no_move_task_takes_messages_out_of_another_accounts_queue_or_puts_any_in",
             "test_no_redrive_policy_sends_another_accounts_queue_what_it_did_not_ask_for",

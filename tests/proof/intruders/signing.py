@@ -58,12 +58,13 @@ def sign(
     day: str = "",
     more: tuple[tuple[str, str], ...] = (),
     payload: str | None = None,
+    unsigned: str = "",
 ) -> Signed:
     """A call in AWS JSON. `minutes`: how far the client's clock is off; `day`: of the scope, if not the clock's;
-    `payload`: what is signed in place of the body's hash."""
+    `payload`: what is signed in place of the body's hash; `unsigned`: a header that the signature does not cover."""
     stamp = (datetime.now(UTC) + timedelta(minutes=minutes)).strftime("%Y%m%dT%H%M%SZ")
     headers = (("Host", host), ("X-Amz-Date", stamp), ("X-Amz-Target", f"AmazonSQS.{operation}"), *more)
-    ordered = sorted((name.lower(), value) for name, value in headers)
+    ordered = sorted((name.lower(), value) for name, value in headers if name != unsigned)
     names = ";".join(name for name, _ in ordered)
     digest = hashlib.sha256(body).hexdigest() if payload is None else payload
     lines = [f"{name}:{value}" for name, value in ordered]

@@ -16,14 +16,14 @@ from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from intruders.wire import ask, get
+from intruders.wire import PATIENCE, ask, get
 from semel.broker.connections import Limits
 from semel.broker.embedded import _serve
 from semel.broker.startup import Options, Running
 from semel.telemetry.control import Command
 from semel.telemetry.health_server import Health, HealthServer
 
-PROMPT: Final = 3.0  # seconds; a busy machine is slow, a server that waits for an intruder is slower
+INTRUSION: Final = 3 * PATIENCE  # seconds
 SEMEL: Final = str(Path(sys.executable).with_name("semel"))
 HEALTH: Final = {"broker": "/_semel/health", "dashboard": "/health", "worker": "/health"}
 
@@ -44,9 +44,9 @@ class Target:
         return f"http://127.0.0.1:{self.port}"
 
     def is_well(self) -> bool:
-        """Whether somebody else gets an answer, and soon."""
-        began = monotonic()
-        return ask(self.port, get(self.health)).statuses == [200] and monotonic() - began < PROMPT
+        """Whether somebody else gets an answer: within `wire.PATIENCE`, which is much shorter than the time for which
+        an intruder may be waited for (`INTRUSION` at least), and much longer than a busy machine takes."""
+        return ask(self.port, get(self.health)).statuses == [200]
 
 
 def target(name: str, url: str) -> Target:

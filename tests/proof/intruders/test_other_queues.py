@@ -58,12 +58,22 @@ def both(tmp_path: Path) -> Iterator[Both]:
 
 
 def test_a_handle_of_another_accounts_message_opens_nothing_at_a_queue_of_ones_own(both: Both) -> None:
-    handle = both.send()
-    with suppress(ClientError):
-        both.thief.delete_message(QueueUrl=both.mine, ReceiptHandle=handle)
-    with suppress(ClientError):
-        both.thief.change_message_visibility(QueueUrl=both.mine, ReceiptHandle=handle, VisibilityTimeout=0)
+    refuses(both.thief, both.mine, both.send())
     assert both.bodies() == [BODY]
+    assert [message["State"] for message in both.broker.peek("orders")] == ["in_flight"]
+
+
+def refuses(client: Any, url: str, handle: str) -> None:
+    with pytest.raises(ClientError, match="ReceiptHandleIsInvalid"):
+        client.delete_message(QueueUrl=url, ReceiptHandle=handle)
+    with pytest.raises(ClientError, match="ReceiptHandleIsInvalid"):
+        client.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
+
+
+def test_no_handle_can_be_made_out_of_another(both: Both) -> None:
+    handle = both.send()
+    for place, letter in enumerate(handle):
+        refuses(both.owner, both.theirs, handle[:place] + ("B" if letter == "A" else "A") + handle[place + 1 :])
     assert [message["State"] for message in both.broker.peek("orders")] == ["in_flight"]
 
 
@@ -105,6 +115,11 @@ def test_no_way_to_write_the_address_of_another_accounts_queue_gives_its_message
 def test_no_move_task_takes_messages_out_of_another_accounts_queue_or_puts_any_in(both: Both) -> None:
     both.owner.send_message(QueueUrl=both.theirs, MessageBody=BODY)
     their_arn, my_arn = (f"arn:aws:sqs:us-east-1:{account}:orders" for account in (OWNER, THIEF))
+    their_dlq = both.owner.create_queue(QueueName="their-dlq")["QueueUrl"]
+    their_dlq_arn = f"arn:aws:sqs:us-east-1:{OWNER}:their-dlq"
+    policy = f'{{"deadLetterTargetArn": "{their_dlq_arn}", "maxReceiveCount": "1"}}'
+    both.owner.set_queue_attributes(QueueUrl=both.theirs, Attributes={"RedrivePolicy": policy})
+    both.owner.send_message(QueueUrl=their_dlq, MessageBody="dead")
     my_dlq = both.thief.create_queue(QueueName="mine-dlq")["QueueUrl"]
     my_dlq_arn = f"arn:aws:sqs:us-east-1:{THIEF}:mine-dlq"
     policy = f'{{"deadLetterTargetArn": "{my_dlq_arn}", "maxReceiveCount": "1"}}'
@@ -113,12 +128,15 @@ def test_no_move_task_takes_messages_out_of_another_accounts_queue_or_puts_any_i
     for arguments in (
         {"SourceArn": their_arn, "DestinationArn": my_arn},
         {"SourceArn": their_arn},
+        {"SourceArn": their_dlq_arn, "DestinationArn": my_arn},
+        {"SourceArn": their_dlq_arn, "DestinationArn": their_arn},
         {"SourceArn": my_dlq_arn, "DestinationArn": their_arn},
     ):
         with suppress(ClientError):
             both.thief.start_message_move_task(**arguments)
     both.broker.clock.advance(60)
     assert both.bodies() == [BODY]
+    assert [message["Body"] for message in both.broker.peek("their-dlq")] == ["dead"]
 
 
 def test_no_redrive_policy_sends_another_accounts_queue_what_it_did_not_ask_for(both: Both) -> None:

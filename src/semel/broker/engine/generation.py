@@ -263,8 +263,18 @@ class Generation:
         group.offered = rank
         heappush(self.group_heap, (rank, group))
         if len(self.group_heap) > _STALE_ENTRIES + 2 * len(self.groups):
-            self.group_heap = [(r, g) for r, g in self.group_heap if g.offered == r == g.rank(self.fifo)]
-            heapify(self.group_heap)
+            self._rebuild_heap()
+
+    def _rebuild_heap(self) -> None:
+        """Without the entries that count no more. Whoever loses its entry so is not offered: a message that was claimed
+        by its id and comes back gives its group the same rank again."""
+        entries, self.group_heap = self.group_heap, []
+        for rank, group in entries:
+            if group.offered == rank == group.rank(self.fifo):
+                self.group_heap.append((rank, group))
+            elif group.offered == rank:
+                group.offered = None
+        heapify(self.group_heap)
 
     def next_group(self) -> Group | None:
         """The group whose turn it is, if any. Whoever takes from it, or puts it aside, offers it again."""

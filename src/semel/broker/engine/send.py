@@ -231,8 +231,9 @@ def enter(generation: Generation, number: int, group_name: str | None, due: int,
         return
     generation.counts[READY] += 1
     if group is not None:
-        group.add(number << GENERATION_BITS | number)
-        if len(group) == 1:
+        key = number << GENERATION_BITS | number
+        group.add(key)
+        if group.items[group.start] == key:  # also before one at the back of the queue, after the broker was killed
             generation.offer(group)
 
 
