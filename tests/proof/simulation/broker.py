@@ -102,8 +102,7 @@ class SimulatedBroker:
         self._polls: dict[Task, None] = {}  # that wait for a message, the oldest first
         self._moves_due: int | None = None
         self._swept = 0.0
-        self.synced = template(queues)
-        self._start(self.synced)
+        self._start(template(queues))
 
     def _start(self, data: bytes) -> None:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
@@ -111,6 +110,7 @@ class SimulatedBroker:
         self._seed += 1
         faults = ServiceFaults(self.service_faults, self.simulator.choices)
         self.engine = Engine(connection, Random(self._seed), faults=faults)
+        self.synced = connection.serialize()  # with the number of this start
 
     # Trouble.
 

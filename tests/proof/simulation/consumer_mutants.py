@@ -347,6 +347,12 @@ def the_broker_answers_before_it_has_synced() -> Iterator[None]:
 
 
 @mutant
+def a_receipt_handle_is_given_out_again_after_a_power_cut() -> Iterator[None]:
+    with patch.object(store.Store, "_count_start", lambda _self: 1):
+        yield
+
+
+@mutant
 def the_dedup_window_is_a_second_short() -> Iterator[None]:
     with patch.object(limits, "DEDUP_WINDOW", 298):
         yield

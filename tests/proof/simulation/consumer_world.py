@@ -88,7 +88,6 @@ class World:
         self._keys: dict[str, str] = {}  # by receipt handle
         self._beating: set[tuple[Process, str]] = set()  # receipt handles whose visibility is being extended
         self._given_up: set[tuple[Process, str]] = set()  # receipt handles that a worker has deleted or returned by
-        self._reissued: set[tuple[Process, str]] = set()  # receipt handles that stand for two receives
         self._messages: set[str] = set()  # ids of what operators have sent
         self._dedup: dict[str, tuple[float, str]] = {}  # when a dedup id was taken, and for which message
 
@@ -232,7 +231,7 @@ class World:
         else:
             late = set() if ended else receipts & self._beating
             self._given_up |= receipts
-        if late := late - self._reissued:
+        if late:
             keys = ", ".join(self._keys[receipt] for _, receipt in late)
             self.simulator.violate("extended after its end", f"{keys}: an extension is sent or under way")
 
@@ -263,11 +262,7 @@ class World:
 
     def _received(self, messages: Iterable[dict[str, Any]]) -> None:
         for message in messages:
-            receipt = message["ReceiptHandle"]
-            if receipt in self._keys:
-                # After a power cut, receives that were not synced are forgotten, and a handle is given out again.
-                self._reissued |= {(process, receipt) for process in self.workers}
-            self._keys[receipt] = key = self.key_of(message["Body"])
+            self._keys[message["ReceiptHandle"]] = key = self.key_of(message["Body"])
             self.log(EventKind.DELIVER, key, message=message["MessageId"])
 
     def _look_at_dead_letters(self) -> None:

@@ -266,7 +266,7 @@ def _hand_out(
 ) -> list[Handed]:
     """Whoever calls this writes the log. `groups`: all from which a message was taken, also if it went elsewhere."""
     generation, encode = queue.generation, store.receipts.encode
-    states, counts, queue_id = generation.states, generation.counts, queue.id
+    states, counts, queue_id, start = generation.states, generation.counts, queue.id, store.start
     handed: list[Handed] = []
     for group in groups:
         group.taken = 0
@@ -285,7 +285,8 @@ def _hand_out(
         state.receives += 1
         state.first = state.first or now
         state.received = now
-        state.handle = encode(queue_id, row[0], state.receives)
+        state.start = start
+        state.handle = encode(queue_id, row[0], state.receives, start)
         if timeout > 0:
             state.state, state.due = IN_FLIGHT, now + timeout
             counts[READY] -= 1
@@ -325,7 +326,7 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
         return []
     for state in states:
         state.received = max(now, state.received + 1)
-        state.handle = store.receipts.encode(queue.id, generation.low | state.number, state.receives)
+        state.handle = store.receipts.encode(queue.id, generation.low | state.number, state.receives, state.start)
         if visibility:
             state.due = now + visibility
             generation.hide(state)

@@ -14,7 +14,7 @@ from typing import Final
 
 from semel.errors import StartError
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3  # 2 has the same tables, and no starts in its receive log
 APPLICATION_ID: Final = 0x53454D4C  # "SEML"
 GENERATION_BITS: Final = 40
 NUMBER_MASK: Final = (1 << GENERATION_BITS) - 1
@@ -135,7 +135,7 @@ def _prepare(connection: sqlite3.Connection, where: str) -> sqlite3.Connection:
     if not tables:
         create_tables(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    elif version < SCHEMA_VERSION:
+    elif version == 1:
         from semel.broker.engine.upgrade import from_version_1  # few need it
 
         from_version_1(connection, create_tables)
