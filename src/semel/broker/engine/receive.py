@@ -152,8 +152,7 @@ def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | 
         numbers = fair.take(store, generation, want, now)
     else:
         return _without_group(store, generation, want)
-    rows = store.rows_at(generation, numbers)
-    return [rows[number] for number in numbers]
+    return store.known_rows_at(generation, numbers)
 
 
 def _without_group(store: Store, generation: Generation, want: int) -> list[Row]:
@@ -171,9 +170,7 @@ def _without_group(store: Store, generation: Generation, want: int) -> list[Row]
         elif state is None:
             break
         else:
-            numbers = _returned(generation, want - len(chosen))
-            found = store.rows_at(generation, numbers)
-            chosen += [found[number] for number in numbers]
+            chosen += store.known_rows_at(generation, _returned(generation, want - len(chosen)))
     return chosen
 
 
@@ -334,8 +331,8 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
         make_ready(store, queue, states, now)
     _remember_attempt(store, generation, attempt, states, now)
     store.write_out()
-    rows = store.rows_at(generation, [state.number for state in states])
-    return [(rows[state.number], state) for state in states]
+    rows = store.known_rows_at(generation, [state.number for state in states])
+    return list(zip(rows, states, strict=True))
 
 
 # Showing.

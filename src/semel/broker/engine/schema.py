@@ -12,6 +12,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from semel.broker.engine.damage import check_values
 from semel.errors import StartError
 
 SCHEMA_VERSION: Final = 3  # 2 has the same tables, and no starts in its receive log
@@ -108,7 +109,9 @@ def open_database(folder: Path | None) -> sqlite3.Connection:
         raise StartError(f"data folder {folder}: {error.strerror}; choose another with --data") from None
     path = folder / DATABASE_NAME
     try:
-        return _prepare(_connect(str(path)), str(path))
+        connection = _prepare(_connect(str(path)), str(path))
+        check_values(connection)
+        return connection
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StartError(f"data folder {folder}: {path.name}: {error}; {_way_out(error)}") from None
 
@@ -160,7 +163,7 @@ def _way_out(error: Exception) -> str:
     match error.sqlite_errorname.split("_")[1] if hasattr(error, "sqlite_errorname") else "":
         case "BUSY" | "LOCKED":
             return "another broker is using it; stop that one, or choose another folder with --data"
-        case "NOTADB" | "CORRUPT":
+        case "NOTADB" | "CORRUPT" | "CONSTRAINT":
             return "it is not a Semel database, or it is damaged; move it away, or choose another folder with --data"
         case "FULL":
             return "the disk is full; make room, or choose another folder with --data"

@@ -23,7 +23,7 @@ from semel.broker.engine.identity import Access
 from semel.broker.engine.policy import Policy
 from semel.broker.engine.receipts import KEY_BYTES, Receipts
 from semel.broker.engine.receive_log import ReceiveLog
-from semel.broker.engine.rows import COLUMNS, Row
+from semel.broker.engine.rows import COLUMNS, DamagedRow, Row
 from semel.broker.engine.schema import DELAYED, GENERATION_BITS, IN_FLIGHT, NUMBER_MASK, READY
 from semel.sqs import limits
 
@@ -366,6 +366,14 @@ class Store:
             for row in self.db.execute(_READ_TEN, some):
                 found[row[0] - low] = Row._make(row)
         return found
+
+    def known_rows_at(self, generation: Generation, numbers: Sequence[int]) -> list[Row]:
+        """The rows of messages that are there, in this order."""
+        rows = self.rows_at(generation, numbers)
+        try:
+            return [rows[number] for number in numbers]
+        except KeyError as missing:  # a scan of the table has found it, and its key does not
+            raise DamagedRow(f"the table messages is damaged: number {missing} cannot be found by its id") from None
 
     # Small tables.
 
