@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import multiprocessing
 import os
 import sys
@@ -18,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simulation.choices import Choices
+from simulation.consumer_world import SILENT
 from simulation.search import Failure, first_failure, shrink
 from simulation.worlds import MUTANTS, WORLDS
 
 CHUNK: Final = 250
 SHOWN: Final = 3  # failures
 PROGRESS_EVERY: Final = 10.0  # seconds
-GC_THRESHOLD: Final = (50_000, 20, 50)
+GC_THRESHOLD: Final = (5_000, 20, 50)
 
 
 @dataclass
@@ -74,6 +76,7 @@ def run_mutant(job: tuple[str, str, int]) -> tuple[str, int | None, str]:
 
 
 def prepare() -> None:
+    logging.getLogger("semel").setLevel(SILENT)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
 

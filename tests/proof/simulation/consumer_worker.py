@@ -14,7 +14,6 @@ from semel.consumer.outbox_dispatcher import OutboxDispatcher
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.settings import Settings, resolve
-from semel.consumer.stage import Inbox
 from semel.sqs.errors import SqsError
 from simulation.broker import arn, url
 from simulation.ledger import SimulatedLedger
@@ -34,7 +33,7 @@ class StageTasks:
 
     name: str
     run_once: Callable[[], bool]
-    is_ready: Callable[[], bool]
+    is_ready: Callable[[], int]
     most: int = 1
     running: int = 0
 
@@ -68,11 +67,12 @@ class Worker:
         self.consumer = consumer
         recorder = consumer.recorder
         self._stages = [
-            StageTasks("work", consumer.worker.run_once, lambda: len(consumer.scheduler) > 0, most=2),
-            StageTasks("record", recorder.run_once, lambda: len(recorder.inbox) > 0 or bool(recorder._again)),
+            StageTasks("work", consumer.worker.run_once, consumer.scheduler.__len__, most=2),
+            StageTasks("record", recorder.run_once, lambda: len(recorder.inbox._items) or len(recorder._again)),
         ]
         for stage in (consumer.claimer, consumer.dead_letter_sender, consumer.acknowledger, consumer.returner):
-            self._stages.append(StageTasks(stage.role, stage.run_once, partial(_has_items, stage.inbox)))
+            # They are asked after every step: each call that they do without counts.
+            self._stages.append(StageTasks(stage.role, stage.run_once, stage.inbox._items.__len__))
         self._beat = process.spawn("heartbeat", self._keep_beating)
         process.spawn("receive", partial(self._receive, consumer))
         if world.plan.sends:
@@ -188,10 +188,6 @@ class Worker:
             "beats": max(0, len(self.heartbeat._due) - MOST_BEATS),
         }
         return {name: count for name, count in found.items() if count}
-
-
-def _has_items(inbox: Inbox[Any]) -> bool:
-    return len(inbox) > 0
 
 
 @cache

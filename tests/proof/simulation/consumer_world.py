@@ -10,14 +10,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, Literal
 
 import orjson
 
 from semel import Context, Reject, Retry, Skip, Transaction
 from semel.ledger.contract import Ledger
+from semel.ledger.sqlite import ledger as sqlite_ledger
 from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.ledger.sqlite.schema import Connection
 from semel.messages.keys import scoped
 from semel.sqs import Queue
 from semel.sqs.errors import SqsError
@@ -33,6 +35,7 @@ from simulation.ledger import LEDGER_FAULTS, Observer, Outage
 from simulation.search import Outcome
 from simulation.simulator import Process, Simulator
 
+SILENT: Final = logging.CRITICAL + 1  # every lost answer would be a line
 CALM: Final = 7_200.0  # seconds after the last fault by which everything must have come to rest
 LEDGER_SKEWS: Final = (0.0, 0.0, 170.0, -170.0)
 RESENT_AFTER: Final = (0.0, 1.0, 45.0, 299.0, 301.0)
@@ -41,8 +44,29 @@ DEDUP_WINDOW: Final = 300.0
 BEHAVIOUR: Final = (0.001, 0.001, 0.001, 0.02, 1.0, 8.0, 33.0, 70.0, "fail", "fail", "retry", "reject", "skip")
 
 
+@cache
+def _empty_ledger() -> bytes:
+    ledger = SqliteLedger(":memory:")
+    try:
+        return ledger._writer.connection.serialize()
+    finally:
+        ledger.close()
+
+
+def _opened(path: str, _synchronous: str, _timeout: float) -> Connection:
+    """A copy of an empty ledger: to make its tables takes as long as a tenth of a schedule."""
+    connection = Connection(path, isolation_level=None, check_same_thread=False, timeout=0)
+    connection.deserialize(_empty_ledger())
+    return connection
+
+
 def in_sqlite(clock: Callable[[], float]) -> Ledger:
-    ledger = SqliteLedger(":memory:", clock=clock)
+    _empty_ledger()
+    real, sqlite_ledger.opened = sqlite_ledger.opened, _opened
+    try:
+        ledger = SqliteLedger(":memory:", clock=clock)
+    finally:
+        sqlite_ledger.opened = real
     ledger._writer._combiner._gathers = False  # nobody else comes at the same time
     return ledger
 
@@ -341,13 +365,16 @@ def consumer_world(choices: Choices, store: Store = Store()) -> Outcome:  # noqa
     world = World(choices, store)
     logger = logging.getLogger("semel")
     level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)  # every lost answer would be a line
+    if level != SILENT:  # to set it takes a while
+        logger.setLevel(SILENT)
     try:
         world.run()
     finally:
         world.simulator.close()
         world.ledger.close()
-        logger.setLevel(level)
+        world.broker.close()
+        if level != SILENT:
+            logger.setLevel(level)
     facts = {
         **world.counts,
         "takeovers": world.observer.takeovers,
