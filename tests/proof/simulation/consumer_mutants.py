@@ -226,6 +226,21 @@ def a_message_overtakes_the_one_that_failed_before_it() -> Iterator[None]:
 
 
 @mutant
+def a_message_overtakes_a_waiting_one_that_was_lost_alone() -> Iterator[None]:
+    real = scheduler.Scheduler.ended
+
+    def ended(self: Any, chunk: Any) -> list[Any]:
+        chunk = list(chunk)
+        heads = [group.members[0] for group in self._groups.values()]
+        blocked = real(self, chunk)
+        alone = all(delivery not in heads and delivery.state not in scheduler.ENDED_WELL for delivery in chunk)
+        return [] if alone else blocked
+
+    with patch.object(scheduler.Scheduler, "ended", ended):
+        yield
+
+
+@mutant
 def a_group_is_released_before_its_first_message_is_recorded() -> Iterator[None]:
     def is_ready(self: Any) -> bool:
         return any(member.state is State.CLAIMED and member not in self.started for member in self.members)

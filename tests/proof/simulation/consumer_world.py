@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from typing import Any, Final, Literal
 
 import orjson
 
 from semel import Context, Reject, Retry, Skip, Transaction
 from semel.ledger.contract import Ledger
-from semel.ledger.sqlite import ledger as sqlite_ledger
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.ledger.sqlite.schema import Connection
 from semel.messages.keys import scoped
@@ -44,6 +44,9 @@ DEDUP_WINDOW: Final = 300.0
 BEHAVIOUR: Final = (0.001, 0.001, 0.001, 0.02, 1.0, 8.0, 33.0, 70.0, "fail", "fail", "retry", "reject", "skip")
 
 
+_ledger_module: Final[Any] = import_module("semel.ledger.sqlite.ledger")
+
+
 @cache
 def _empty_ledger() -> bytes:
     ledger = SqliteLedger(":memory:")
@@ -62,11 +65,11 @@ def _opened(path: str, _synchronous: str, _timeout: float) -> Connection:
 
 def in_sqlite(clock: Callable[[], float]) -> Ledger:
     _empty_ledger()
-    real, sqlite_ledger.opened = sqlite_ledger.opened, _opened
+    real, _ledger_module.opened = _ledger_module.opened, _opened
     try:
         ledger = SqliteLedger(":memory:", clock=clock)
     finally:
-        sqlite_ledger.opened = real
+        _ledger_module.opened = real
     ledger._writer._combiner._gathers = False  # nobody else comes at the same time
     return ledger
 
