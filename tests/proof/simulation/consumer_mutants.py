@@ -21,6 +21,7 @@ from semel.consumer import (
     lifecycle,
     outbox_dispatcher,
     queue_setup,
+    receiver,
     recorder,
     scheduler,
 )
@@ -275,6 +276,23 @@ def messages_are_handled_while_the_ledger_is_away() -> Iterator[None]:
         ]
 
     with patch.object(claimer.Claimer, "_claim", claim):
+        yield
+
+
+@mutant
+def a_stop_does_not_wait_for_receivers() -> Iterator[None]:
+    with patch.object(receiver.Receiver, "close", lambda _self, _deadline: None):
+        yield
+
+
+@mutant
+def a_stop_returns_nothing_of_what_comes_later() -> Iterator[None]:
+    real = in_flight.InFlight.give_up
+
+    def give_up(self: Any, chunk: Any) -> Any:
+        return real(self, [delivery for delivery in chunk if delivery.state is not State.RECEIVED])
+
+    with patch.object(in_flight.InFlight, "give_up", give_up):
         yield
 
 

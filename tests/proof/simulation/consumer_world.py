@@ -93,6 +93,7 @@ class World:
         self.plan = drawn_plan(choices, transactions=store.transactions)
         self.simulator.note("world", self.plan)
         self.broker = SimulatedBroker(self.simulator, self.plan.queues(), seed=choices.below(1 << 16))
+        self.broker.sticks = True
         self.broker.on_call = self._on_call
         self.broker.on_request = self._on_request
         skew = choices.one_of(LEDGER_SKEWS)
