@@ -243,6 +243,11 @@ class SimulatedClient(Client):
         finally:
             self._broker.on_request(self._process, operation, body, True)
 
+    def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
+        """In virtual time, also where it can be cancelled."""
+        self._simulator.sleep(seconds)
+        _check(cancel)
+
     def _interruptible(self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel) -> dict[str, Any]:
         """A call that another task may end; its request may then arrive all the same."""
         call = Interruptible(self._simulator)

@@ -54,6 +54,7 @@ class Worker:
         self._receiver: Task | None = None
         self._outbox: tuple[OutboxDispatcher, Task] | None = None
         self._may_be_woken = False  # the receiver waits, and is not in a call
+        self._awaited: tuple[Task, Callable[[], bool]] | None = None  # who waits for something to be over, and for what
         self._beat_at = 0.0
         self.stopping = self.receiving = False
         self.process.spawn("start", self._start)
@@ -167,6 +168,9 @@ class Worker:
             if stage.running < stage.most and stage.is_ready():
                 stage.running += 1
                 self.process.spawn(stage.name, partial(self._work_off, stage))
+        if self._awaited is not None and not self._awaited[1]():
+            self.simulator.wake(self._awaited[0])
+            self._awaited = None
         due = self.heartbeat._due
         if self._beat is not None and due and due[0][0] < self._beat_at:
             self._beat_at = due[0][0]
@@ -192,8 +196,7 @@ class Worker:
         if self._may_be_woken and self._receiver is not None:
             simulator.wake(self._receiver)
         consumer.give_up()
-        while consumer.in_flight.deliveries and simulator.now < ends:
-            simulator.sleep(0.5)
+        self._sleep_while(lambda: bool(consumer.in_flight.deliveries), ends)
         drained = not consumer.in_flight.deliveries
         flushed_by = ends + FLUSH
         consumer.close(flushed_by)
@@ -217,10 +220,14 @@ class Worker:
 
     def _sleep_while(self, busy: Callable[[], bool], deadline: float) -> None:
         while busy() and self.simulator.now < deadline:
-            self.simulator.sleep(0.25)
+            self._awaited = self.simulator.task, busy
+            self.simulator.sleep(deadline - self.simulator.now)  # or until `after_step` sees that it is over
+        self._awaited = None
 
     def _left_behind(self, consumer: QueueConsumer) -> list[str]:
         waiting = [stage.name for stage in self._stages if stage.running or stage.is_ready()]
+        if self._receiver in self.process.tasks:
+            waiting.append("a receive that is under way")
         return [*waiting, *[f"a message that is {one.state.name}" for one in consumer.in_flight.deliveries.values()]]
 
     @property
