@@ -18,6 +18,7 @@ import semel.broker
 from semel.broker import syncer
 from semel.broker.engine import Caller, Engine, Wanted
 from semel.broker.engine.schema import DATABASE_NAME, open_database
+from semel.sqs.errors import ServiceError
 
 
 class Disk:
@@ -136,6 +137,50 @@ def test_a_number_that_was_lost_is_not_given_out_again(
     engine.perform("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": handles["lost"]}, Caller(2))
     assert bodies(engine, "q") == ["kept", "new"]
     engine.rollback()
+    engine.close()
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+def test_a_receipt_handle_is_not_given_out_again_after_a_power_cut(suffix: str, disk: Disk, tmp_path: Path) -> None:
+    """The receive was not synced, so the broker has forgotten it; the worker that got the message has not."""
+    queue = f"q{suffix}"
+    more: Any = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if suffix else {}
+    attributes: Any = {"FifoQueue": "true"} if suffix else {}
+    with semel.broker.running(data=tmp_path / "data") as sqs:
+        client = sqs.client()
+        url = client.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
+        client.send_message(QueueUrl=url, MessageBody="x", **more)
+        (stale,) = client.receive_message(QueueUrl=url)["Messages"]
+    engine = disk.after_power_cut(tmp_path / "cut")
+    (newer,) = engine.perform("ReceiveMessage", {"QueueUrl": url}, Caller(1))["Messages"]
+    assert newer["MessageId"] == stale["MessageId"]
+    assert newer["ReceiptHandle"] != stale["ReceiptHandle"]
+    if suffix:  # on Standard queues any handle of a message counts
+        params = {"QueueUrl": url, "ReceiptHandle": stale["ReceiptHandle"]}
+        with pytest.raises(ServiceError, match="has expired"):
+            engine.perform("DeleteMessage", params, Caller(2))
+        with pytest.raises(ServiceError, match="not available for visibility timeout change"):
+            engine.perform("ChangeMessageVisibility", {**params, "VisibilityTimeout": 0}, Caller(2))
+    assert bodies(engine, queue) == ["x"]
+    engine.perform("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": newer["ReceiptHandle"]}, Caller(3))
+    assert bodies(engine, queue) == []
+    engine.rollback()
+    engine.close()
+
+
+def test_the_number_of_a_start_is_on_disk_before_anything_is_received(tmp_path: Path) -> None:
+    """SQLite itself syncs it: from then on a power cut leaves it, whatever else is lost."""
+    engine = Engine(open_database(tmp_path), Random(1))
+    assert engine.store.start == 1
+    assert engine.store.db.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL: the server syncs
+    engine.close()
+    statements: list[str] = []
+    database = open_database(tmp_path)
+    database.set_trace_callback(statements.append)
+    engine = Engine(database, Random(1))
+    assert engine.store.start == 2
+    counted = next(at for at, text in enumerate(statements) if "'starts'" in text)
+    assert statements[counted - 1] == "PRAGMA synchronous = FULL"
     engine.close()
 
 

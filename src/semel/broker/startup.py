@@ -212,7 +212,8 @@ def open_engine(options: Options, faults: Faults) -> Engine:
     except Exception as error:
         db.close()
         what = error if isinstance(error, sqlite3.Error) else f"its content is damaged ({error!r})"
-        raise StartError(f"data folder {options.data}: {what}; move it away, or choose another with --data") from error
+        where = f"data folder {options.data}: {DATABASE_NAME}"
+        raise StartError(f"{where}: {what}; move it away, or choose another with --data") from error
 
 
 def _free_space(folder: Path) -> int:

@@ -6,6 +6,7 @@ read the value: a body has its MD5 beside it, which clients check; a key of the 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import cache
@@ -26,6 +27,7 @@ from semel.broker.startup import Options, open_engine
 from semel.errors import SemelError, StartError
 from semel.ledger.contract import Claim, ClaimRequest, Completion, Status, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.sqs.errors import ServiceError
 
 NOW: Final = 1_790_000_000.0
 KEYS: Final = tuple(f"us-east-1:000000000000:orders/key-{number}" for number in range(12))
@@ -148,7 +150,7 @@ def _served(engine: Engine, queue: str) -> list[str]:
             engine.flush()
             engine.commit()
             engine.committed()
-        except Exception as error:  # the server makes an error answer of whatever it is
+        except (sqlite3.Error, ServiceError) as error:  # the answer says that the folder is damaged
             raise _CallFailed from error
         if not isinstance(result, Received):
             break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import multiprocessing
 import os
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simulation.choices import Choices
+from simulation.consumer_world import SILENT
 from simulation.search import Failure, first_failure, shrink
 from simulation.worlds import MUTANTS, WORLDS
 
@@ -80,6 +82,7 @@ def run_mutant(job: tuple[str, str, int]) -> tuple[str, int | None, str]:
 
 
 def prepare() -> None:
+    logging.getLogger("semel").setLevel(SILENT)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
 

@@ -23,7 +23,7 @@ from semel.sqs import Cancel, Client
 from semel.sqs.client import failures
 from semel.sqs.client.connection import Answer
 from semel.sqs.client.transport import CannotConnect
-from semel.sqs.errors import INTERNAL_FAILURE, REQUEST_THROTTLED, SERVICE_UNAVAILABLE, ServiceError
+from semel.sqs.errors import INTERNAL_FAILURE, REQUEST_THROTTLED, SERVICE_UNAVAILABLE, Cancelled, ServiceError
 from simulation.choices import Choices
 from simulation.faults import CALL_FAULTS, SERVICE_FAULTS, CallFaults
 from simulation.simulator import START, Process, Simulator, Task
@@ -96,21 +96,23 @@ class SimulatedBroker:
         self.service_faults = CallFaults(simulator.choices, SERVICE_FAULTS)
         self.up = True
         self.disk_full = False
+        self.sticks = False  # whether SQS may fail to extend the same message again and again
+        self.stuck: dict[str, float] = {}  # receipt handles, and until when
         self.calls = 0
         self.names: dict[str, str] = {}  # of messages, for the timeline
         self._seed = seed
         self._polls: dict[Task, None] = {}  # that wait for a message, the oldest first
         self._moves_due: int | None = None
         self._swept = 0.0
-        self.synced = template(queues)
-        self._start(self.synced)
+        self._start(template(queues))
 
     def _start(self, data: bytes) -> None:
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+        connection = _spare_connections.pop() if _spare_connections else _new_connection()
         connection.deserialize(data)
         self._seed += 1
         faults = ServiceFaults(self.service_faults, self.simulator.choices)
         self.engine = Engine(connection, Random(self._seed), faults=faults)
+        self.synced = connection.serialize()  # with the number of this start
 
     # Trouble.
 
@@ -121,8 +123,12 @@ class SimulatedBroker:
         )
         data = self.synced if power_cut else self.engine.store.db.serialize()
         self.up = False
-        self.engine.store.db.close()
+        self.close()
         self._start(data)
+
+    def close(self) -> None:
+        """Its connection to SQLite serves the next one, which gets a database of its own: a new one takes longer."""
+        _spare_connections.append(self.engine.store.db)
 
     def come_back(self) -> None:
         if not self.up:
@@ -201,11 +207,8 @@ class SimulatedBroker:
     # What tests want to know.
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
-        self.engine.begin()
-        try:
-            return list(self.engine.peek(queue, Wanted(), limit=1_000, now=self.now())["Messages"])
-        finally:
-            self.engine.rollback()
+        """Between two calls there is no transaction, and a look needs none."""
+        return list(self.engine.peek(queue, Wanted(), limit=1_000, now=self.now())["Messages"])
 
     def counts(self, queue: str) -> list[int]:
         """Messages that are ready, in flight and delayed."""
@@ -232,13 +235,38 @@ class SimulatedClient(Client):
     def _attempt(
         self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None
     ) -> dict[str, Any]:
+        if cancel is not None:
+            return self._interruptible(operation, body, queue, timeout, cancel)
         self._broker.on_request(self._process, operation, body, False)
         try:
             return self._carry_out(operation, body, queue, timeout)
         finally:
             self._broker.on_request(self._process, operation, body, True)
 
-    def _carry_out(self, operation: str, body: bytes, queue: str, timeout: float) -> dict[str, Any]:
+    def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
+        """In virtual time, also where it can be cancelled."""
+        self._simulator.sleep(seconds)
+        _check(cancel)
+
+    def _interruptible(self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel) -> dict[str, Any]:
+        """A call that another task may end; its request may then arrive all the same."""
+        call = Interruptible(self._simulator)
+        if not cancel.begin(call):
+            raise Cancelled(f"{operation}: cancelled")
+        calls = self._broker.calls
+        try:
+            return self._carry_out(operation, body, queue, timeout, cancel)
+        except Cancelled:
+            self._process.note(operation, "is cancelled")
+            if self._broker.calls == calls and self._simulator.choices.below(2):
+                self._later(operation, body, 0.001)
+            raise
+        finally:
+            cancel.end(call)
+
+    def _carry_out(
+        self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel | None = None
+    ) -> dict[str, Any]:
         broker, simulator, faults = self._broker, self._simulator, self._broker.faults
         there, back = faults.delays()
         fault = faults.next()
@@ -249,11 +277,13 @@ class SimulatedClient(Client):
         call = self._call(operation, queue)
         ends = simulator.now + timeout
         simulator.sleep(min(there, timeout))
+        _check(cancel)
         if fault == "lost request" or there >= timeout:
             self._process.note(operation, "is lost on its way")
             if there >= timeout:
                 self._later(operation, body, there - timeout)
             simulator.sleep(max(0.0, ends - simulator.now))
+            _check(cancel)
             raise failures.from_exception(TimeoutError(), call, timeout)
         if not broker.up:
             raise failures.from_exception(CannotConnect("refused"), call, timeout)
@@ -263,9 +293,9 @@ class SimulatedClient(Client):
             answer = _answer_of(ServiceError(INTERNAL_FAILURE if busy else REQUEST_THROTTLED, "Try again."))
             raise failures.from_answer(answer, call)
         generation = broker.engine
-        body, refused = _without_one(body) if fault == "failed entry" and operation.endswith("Batch") else (body, [])
+        body, refused = self._without_some(operation, body, fault)
         try:
-            result = broker.perform(operation, body)
+            result = broker.perform(operation, body) if body else {}
         except ServiceError as error:
             self._process.note(operation, "->", error.kind.code)
             simulator.sleep(back)
@@ -274,16 +304,41 @@ class SimulatedClient(Client):
             result = {**result, "Failed": [*result.get("Failed", ()), *refused]}
         if operation not in QUIET:
             self._process.note(operation, *described(broker, operation, result))
-        if fault == "repeated request":
+        if fault == "repeated request" and body:
             self._later(operation, body, faults.slow())
         if fault == "lost answer" or simulator.now + back > ends:
             self._process.note("the answer to", operation, "is lost")
             simulator.sleep(max(0.0, ends - simulator.now))
+            _check(cancel)
             raise failures.from_exception(TimeoutError(), call, timeout)
         simulator.sleep(back)
+        _check(cancel)
         if broker.engine is not generation:
             raise failures.from_exception(ConnectionResetError("the connection was reset"), call, timeout)
         return result
+
+    def _without_some(self, operation: str, body: bytes, fault: str) -> tuple[bytes, list[dict[str, Any]]]:
+        """SQS carries out all entries of a batch but some, and says so. Where messages `stick`, it may be the same one
+        again and again: what its worker does then must not depend on the other messages of the batch."""
+        broker, choices, now = self._broker, self._simulator.choices, self._simulator.now
+        stuck = broker.stuck if broker.faults.on else {}
+        if not operation.endswith("Batch") or not (stuck or fault == "failed entry"):
+            return body, []
+        params = orjson.loads(body)
+        entries = params["Entries"]
+        failed = [entry for entry in entries if stuck.get(entry.get("ReceiptHandle"), 0.0) > now]
+        if fault == "failed entry" and len(entries) > 1 and not failed:
+            failed = [entries[choices.below(len(entries)) if broker.sticks else 0]]
+            if broker.sticks and operation == "ChangeMessageVisibilityBatch":
+                broker.stuck[failed[0]["ReceiptHandle"]] = now + choices.one_of((0.0, 60.0, 120.0))
+        if not failed:
+            return body, []
+        others = [entry for entry in entries if entry not in failed]
+        refused = [
+            {"Id": entry["Id"], "Code": "InternalError", "SenderFault": False, "Message": "Try again."}
+            for entry in failed
+        ]
+        return orjson.dumps({**params, "Entries": others}) if others else b"", refused
 
     def _later(self, operation: str, body: bytes, after: float) -> None:
         """The network delivers it once more, or only now; nobody waits for the answer."""
@@ -300,19 +355,31 @@ class SimulatedClient(Client):
         network.spawn("late request", deliver, after)
 
 
+class Interruptible:
+    """What a `Cancel` ends: the pause of the task that makes the call."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator, self._task = simulator, simulator.task
+
+    def interrupt(self) -> None:
+        self._simulator.wake(self._task)
+
+
+def _check(cancel: Cancel | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise Cancelled("cancelled")
+
+
+_spare_connections: Final[list[sqlite3.Connection]] = []
+
+
+def _new_connection() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+
+
 @cache
 def _prototype() -> Client:
     return Client(ADDRESS, "us-east-1", access_key="test", secret_key="test", max_attempts=3)
-
-
-def _without_one(body: bytes) -> tuple[bytes, list[dict[str, Any]]]:
-    """SQS carries out all entries of a batch but the first, and says so."""
-    params = orjson.loads(body)
-    first, *others = params["Entries"]
-    if not others:
-        return body, []
-    failed = {"Id": first["Id"], "Code": "InternalError", "SenderFault": False, "Message": "Try again."}
-    return orjson.dumps({**params, "Entries": others}), [failed]
 
 
 def _answer_of(error: ServiceError) -> Answer:

@@ -21,6 +21,7 @@ from semel.consumer import (
     lifecycle,
     outbox_dispatcher,
     queue_setup,
+    receiver,
     recorder,
     scheduler,
 )
@@ -226,6 +227,21 @@ def a_message_overtakes_the_one_that_failed_before_it() -> Iterator[None]:
 
 
 @mutant
+def a_message_overtakes_a_waiting_one_that_was_lost_alone() -> Iterator[None]:
+    real = scheduler.Scheduler.ended
+
+    def ended(self: Any, chunk: Any) -> list[Any]:
+        chunk = list(chunk)
+        heads = [group.members[0] for group in self._groups.values()]
+        blocked = real(self, chunk)
+        alone = all(delivery not in heads and delivery.state not in scheduler.ENDED_WELL for delivery in chunk)
+        return [] if alone else blocked
+
+    with patch.object(scheduler.Scheduler, "ended", ended):
+        yield
+
+
+@mutant
 def a_group_is_released_before_its_first_message_is_recorded() -> Iterator[None]:
     def is_ready(self: Any) -> bool:
         return any(member.state is State.CLAIMED and member not in self.started for member in self.members)
@@ -260,6 +276,23 @@ def messages_are_handled_while_the_ledger_is_away() -> Iterator[None]:
         ]
 
     with patch.object(claimer.Claimer, "_claim", claim):
+        yield
+
+
+@mutant
+def a_stop_does_not_wait_for_receivers() -> Iterator[None]:
+    with patch.object(receiver.Receiver, "close", lambda _self, _deadline: None):
+        yield
+
+
+@mutant
+def a_stop_returns_nothing_of_what_comes_later() -> Iterator[None]:
+    real = in_flight.InFlight.give_up
+
+    def give_up(self: Any, chunk: Any) -> Any:
+        return real(self, [delivery for delivery in chunk if delivery.state is not State.RECEIVED])
+
+    with patch.object(in_flight.InFlight, "give_up", give_up):
         yield
 
 
@@ -343,6 +376,12 @@ def the_broker_answers_before_it_has_synced() -> Iterator[None]:
         self.must_sync = False
 
     with patch.object(store.Store, "flush", flush):
+        yield
+
+
+@mutant
+def a_receipt_handle_is_given_out_again_after_a_power_cut() -> Iterator[None]:
+    with patch.object(store.Store, "_count_start", lambda _self: 1):
         yield
 
 

@@ -83,8 +83,8 @@ class Trouble:
 
     def stop_worker(self) -> None:
         if worker := self._some_worker():
-            worker.stop()
-            self._after((25.0, 1.0), "end", partial(worker.process.kill))
+            worker.stop(drain=25.0)
+            self._after((30.0, 1.0), "end", partial(worker.process.kill))
             self._after((0.1, 5.0), "replacement", partial(self.world.start_worker))
 
     def deploy(self) -> None:
@@ -92,7 +92,7 @@ class Trouble:
         if len(self.world.workers) > MOST_WORKERS:
             return
         for worker in [worker for process, worker in self.world.workers.items() if process.alive]:
-            worker.stop()
+            worker.stop(drain=15.0)
             self._after((20.0,), "end", partial(worker.process.kill))
             self.world.start_worker()
 

@@ -13,9 +13,9 @@ from semel.consumer.heartbeat import Heartbeat
 from semel.consumer.outbox_dispatcher import OutboxDispatcher
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
+from semel.consumer.runtime import FLUSH
 from semel.consumer.settings import Settings, resolve
-from semel.consumer.stage import Inbox
-from semel.sqs.errors import SqsError
+from semel.sqs.errors import Cancelled, SqsError
 from simulation.broker import arn, url
 from simulation.ledger import SimulatedLedger
 from simulation.simulator import Process, Task
@@ -34,7 +34,7 @@ class StageTasks:
 
     name: str
     run_once: Callable[[], bool]
-    is_ready: Callable[[], bool]
+    is_ready: Callable[[], int]
     most: int = 1
     running: int = 0
 
@@ -51,6 +51,10 @@ class Worker:
         self.heartbeat = Heartbeat(self.process.monotonic, lambda: 0.5)
         self._stages: list[StageTasks] = []
         self._beat: Task | None = None
+        self._receiver: Task | None = None
+        self._outbox: tuple[OutboxDispatcher, Task] | None = None
+        self._may_be_woken = False  # the receiver waits, and is not in a call
+        self._awaited: tuple[Task, Callable[[], bool]] | None = None  # who waits for something to be over, and for what
         self._beat_at = 0.0
         self.stopping = self.receiving = False
         self.process.spawn("start", self._start)
@@ -68,15 +72,19 @@ class Worker:
         self.consumer = consumer
         recorder = consumer.recorder
         self._stages = [
-            StageTasks("work", consumer.worker.run_once, lambda: len(consumer.scheduler) > 0, most=2),
-            StageTasks("record", recorder.run_once, lambda: len(recorder.inbox) > 0 or bool(recorder._again)),
+            StageTasks("work", consumer.worker.run_once, consumer.scheduler.__len__, most=2),
+            StageTasks("record", recorder.run_once, lambda: len(recorder.inbox._items) or len(recorder._again)),
         ]
         for stage in (consumer.claimer, consumer.dead_letter_sender, consumer.acknowledger, consumer.returner):
-            self._stages.append(StageTasks(stage.role, stage.run_once, partial(_has_items, stage.inbox)))
+            # They are asked after every step: each call that they do without counts.
+            self._stages.append(StageTasks(stage.role, stage.run_once, stage.inbox._items.__len__))
+        threads: Any = consumer.claimer._threads  # all stages have the same
+        threads.join = self._join
         self._beat = process.spawn("heartbeat", self._keep_beating)
-        process.spawn("receive", partial(self._receive, consumer))
+        self._receiver = process.spawn("receive", partial(self._receive, consumer))
         if world.plan.sends:
-            process.spawn("outbox", partial(self._dispatch, OutboxDispatcher(ledger, client, tools)))
+            outbox = OutboxDispatcher(ledger, client, tools)
+            self._outbox = outbox, process.spawn("outbox", partial(self._dispatch, outbox))
 
     def _setup(self, client: Any, ledger: SimulatedLedger, tools: Tools) -> QueueSetup:
         plan = self.world.plan
@@ -125,23 +133,32 @@ class Worker:
                 continue
             self.receiving = True
             try:
-                came = consumer.receiver.run_once(AT_ONCE)
+                slots = consumer.in_flight.admission.take(AT_ONCE, 0)
+                came = consumer.receiver._poll(slots, 0, consumer.receiver.cancel) if slots else 0
                 errors = 0
+            except Cancelled:
+                return
             except SqsError:
                 errors += 1
                 self.receiving = False
-                self.simulator.sleep(min(30.0, 0.5 * 2 ** min(errors, 6)))
+                self._wait(partial(self.simulator.sleep, min(30.0, 0.5 * 2 ** min(errors, 6))))
                 continue
-            self.receiving = False
+            finally:
+                self.receiving = False
             if not came:
-                self.world.broker.wait_for_messages(self.world.plan.queue)
+                self._wait(partial(self.world.broker.wait_for_messages, self.world.plan.queue))
+
+    def _wait(self, pause: Callable[[], None]) -> None:
+        self._may_be_woken = True
+        pause()
+        self._may_be_woken = False
 
     def wait(self, seconds: float) -> None:
         """What the receiver waits with where it must not poll."""
         self.simulator.sleep(max(0.01, seconds))
 
     def _dispatch(self, outbox: OutboxDispatcher) -> None:
-        while True:
+        while not self.stopping:
             if not outbox.run_once():
                 self.simulator.sleep(5.0)
 
@@ -151,6 +168,9 @@ class Worker:
             if stage.running < stage.most and stage.is_ready():
                 stage.running += 1
                 self.process.spawn(stage.name, partial(self._work_off, stage))
+        if self._awaited is not None and not self._awaited[1]():
+            self.simulator.wake(self._awaited[0])
+            self._awaited = None
         due = self.heartbeat._due
         if self._beat is not None and due and due[0][0] < self._beat_at:
             self._beat_at = due[0][0]
@@ -158,15 +178,57 @@ class Worker:
 
     # The end.
 
-    def stop(self) -> None:
-        """As on SIGTERM: what was not started is returned, what is started goes on to its end."""
+    def stop(self, drain: float) -> None:
+        """As on SIGTERM: what was not started is returned, what is started has `drain` seconds to come to its end."""
+        if self.stopping:
+            return
         self.process.note("stops")
         self.stopping = True
         if self.consumer is None:
             self.process.kill()
             return
-        self.consumer.receiver.stop()
-        self.consumer.give_up()
+        self.process.spawn("finish", partial(self._finish, self.consumer, drain))
+
+    def _finish(self, consumer: QueueConsumer, drain: float) -> None:
+        """What `Runtime.finish` does, step by step, with the real stages; only its waiting is in virtual time."""
+        simulator, ends = self.simulator, self.simulator.now + drain
+        consumer.stop_receiving()
+        if self._may_be_woken and self._receiver is not None:
+            simulator.wake(self._receiver)
+        consumer.give_up()
+        self._sleep_while(lambda: bool(consumer.in_flight.deliveries), ends)
+        drained = not consumer.in_flight.deliveries
+        flushed_by = ends + FLUSH
+        consumer.close(flushed_by)
+        if drained and simulator.now < flushed_by and (left := self._left_behind(consumer)):
+            simulator.violate("left behind at a stop", f"{self.process.name} had time, and ends with {left}")
+        self.heartbeat.close()
+        if self._outbox is not None:
+            outbox, task = self._outbox
+            self._sleep_while(lambda: task in self.process.tasks, flushed_by)
+            outbox.flush(flushed_by)
+        self.process.note("has stopped")
+        self.process.kill()
+
+    def _join(self, role: str, deadline: float) -> None:
+        """In place of waiting for the threads of a stage."""
+        if role == "receive":
+            self._sleep_while(lambda: self._receiver in self.process.tasks, deadline)
+        else:
+            stages = [stage for stage in self._stages if stage.name == role]
+            self._sleep_while(lambda: any(stage.running or stage.is_ready() for stage in stages), deadline)
+
+    def _sleep_while(self, busy: Callable[[], bool], deadline: float) -> None:
+        while busy() and self.simulator.now < deadline:
+            self._awaited = self.simulator.task, busy
+            self.simulator.sleep(deadline - self.simulator.now)  # or until `after_step` sees that it is over
+        self._awaited = None
+
+    def _left_behind(self, consumer: QueueConsumer) -> list[str]:
+        waiting = [stage.name for stage in self._stages if stage.running or stage.is_ready()]
+        if self._receiver in self.process.tasks:
+            waiting.append("a receive that is under way")
+        return [*waiting, *[f"a message that is {one.state.name}" for one in consumer.in_flight.deliveries.values()]]
 
     @property
     def is_idle(self) -> bool:
@@ -188,10 +250,6 @@ class Worker:
             "beats": max(0, len(self.heartbeat._due) - MOST_BEATS),
         }
         return {name: count for name, count in found.items() if count}
-
-
-def _has_items(inbox: Inbox[Any]) -> bool:
-    return len(inbox) > 0
 
 
 @cache

@@ -33,7 +33,12 @@ class Target:
             store.receipts.check(handle, receipt, queue.id)
         state = self.state
         self.is_there = state is not None
-        self.holds = state is not None and state.state == IN_FLIGHT and state.receives == receipt.receive
+        self.holds = (
+            state is not None
+            and state.state == IN_FLIGHT
+            and state.receives == receipt.receive
+            and state.start == receipt.start
+        )
         if state is None and receipt.row in generation:
             # Deleted, most likely; or its receive was not on disk when the machine lost its power.
             store.write_out()

@@ -29,16 +29,17 @@ _NONE: Final[frozenset[int]] = frozenset()  # most groups have none in flight
 
 class MessageState:
     """What is not in the message's row. `place` is its number unless it was sent to the back of the queue. `log` is the
-    row of the receive log that has all this. `due` ends its delay or its visibility timeout; 0 if it is ready."""
+    row of the receive log that has all this. `due` ends its delay or its visibility timeout; 0 if it is ready.
+    `start` is the start of the broker in which it was last received."""
 
-    __slots__ = ("due", "first", "group", "handle", "log", "number", "place", "received", "receives", "state")
+    __slots__ = ("due", "first", "group", "handle", "log", "number", "place", "received", "receives", "start", "state")
 
     def __init__(self, number: int, group: Group | None, state: int, due: int) -> None:
         self.number = self.place = number
         self.group = group
         self.state = state
         self.due = due
-        self.receives = self.first = self.received = self.log = 0
+        self.receives = self.start = self.first = self.received = self.log = 0
         self.handle = ""  # the newest, as long as the broker runs
 
     @property

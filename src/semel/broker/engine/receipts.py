@@ -1,6 +1,7 @@
 """Receipt handles: which queue, which message, which receive, and a tag that only this broker can make.
 
-The rule: a handle counts if this broker has written it. Whoever has some of them cannot make another.
+Rules: a handle counts if this broker has written it, and whoever has some of them cannot make another. No handle stands
+for two receives: after a power cut, receives may be forgotten and their counts used again, but the start is another.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from typing import Final, NamedTuple
 from semel.sqs.errors import RECEIPT_HANDLE_IS_INVALID, ServiceError
 
 KEY_BYTES: Final = 16
-_layout = Struct(">IQI")  # queue, row, receive
-_HEAD: Final = _layout.size
-_TAG: Final = 8  # bytes
-_ENCODED_LENGTH: Final = 32  # 24 bytes, without a pad
+_layout = Struct(">IQII")  # queue, row, receive, start
+_TAG: Final = 10  # bytes
+_ENCODED_LENGTH: Final = 40  # 30 bytes, without a pad
+# As they were before starts were counted.
+_old_layout = Struct(">IQI")  # queue, row, receive
+_OLD_TAG: Final = 8
+_OLD_ENCODED_LENGTH: Final = 32
 
 
 class Receipt(NamedTuple):
+    """`receive` counts the receives of the message, `start` the starts of the broker: it is that of the receive."""
+
     queue: int
     row: int
     receive: int
+    start: int = 0
 
 
 _receipt = Receipt._make
@@ -34,9 +41,10 @@ class Receipts:
 
     def __init__(self, key: bytes) -> None:
         self._keyed = blake2b(key=key, digest_size=_TAG)
+        self._old_keyed = blake2b(key=key, digest_size=_OLD_TAG)
 
-    def encode(self, queue: int, row: int, receive: int) -> str:
-        head = _layout.pack(queue, row, receive)
+    def encode(self, queue: int, row: int, receive: int, start: int) -> str:
+        head = _layout.pack(queue, row, receive, start)
         tag = self._keyed.copy()
         tag.update(head)
         return b2a_base64(head + tag.digest(), newline=False).decode()
@@ -44,6 +52,8 @@ class Receipts:
     def parse(self, handle: str) -> Receipt:
         """What a handle says, whether it is true or not. Raises ReceiptHandleIsInvalid for garbage."""
         try:
+            if len(handle) == _OLD_ENCODED_LENGTH:
+                return Receipt(*_old_layout.unpack_from(a2b_base64(handle, strict_mode=True)))
             data = a2b_base64(handle, strict_mode=True) if len(handle) == _ENCODED_LENGTH else b""
             return _receipt(_layout.unpack_from(data))
         except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not a handle
@@ -51,10 +61,11 @@ class Receipts:
 
     def check(self, handle: str, receipt: Receipt, queue: int) -> None:
         """Raises ReceiptHandleIsInvalid for what this broker has not written, and for another queue's handle."""
-        tag = self._keyed.copy()
+        is_old = len(handle) == _OLD_ENCODED_LENGTH
+        tag = (self._old_keyed if is_old else self._keyed).copy()
         data = a2b_base64(handle)
-        tag.update(data[:_HEAD])
-        if not compare_digest(tag.digest(), data[_HEAD:]):
+        tag.update(data[: -tag.digest_size])
+        if not compare_digest(tag.digest(), data[-tag.digest_size :]):
             raise _garbage(handle)
         if receipt.queue != queue:
             raise ServiceError(RECEIPT_HANDLE_IS_INVALID, f'The receipt handle "{handle}" is not valid for this queue.')

@@ -152,8 +152,7 @@ def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | 
         numbers = fair.take(store, generation, want, now)
     else:
         return _without_group(store, generation, want)
-    rows = store.rows_at(generation, numbers)
-    return [rows[number] for number in numbers]
+    return store.known_rows_at(generation, numbers)
 
 
 def _without_group(store: Store, generation: Generation, want: int) -> list[Row]:
@@ -171,9 +170,7 @@ def _without_group(store: Store, generation: Generation, want: int) -> list[Row]
         elif state is None:
             break
         else:
-            numbers = _returned(generation, want - len(chosen))
-            found = store.rows_at(generation, numbers)
-            chosen += [found[number] for number in numbers]
+            chosen += store.known_rows_at(generation, _returned(generation, want - len(chosen)))
     return chosen
 
 
@@ -266,7 +263,7 @@ def _hand_out(
 ) -> list[Handed]:
     """Whoever calls this writes the log. `groups`: all from which a message was taken, also if it went elsewhere."""
     generation, encode = queue.generation, store.receipts.encode
-    states, counts, queue_id = generation.states, generation.counts, queue.id
+    states, counts, queue_id, start = generation.states, generation.counts, queue.id, store.start
     handed: list[Handed] = []
     for group in groups:
         group.taken = 0
@@ -285,7 +282,8 @@ def _hand_out(
         state.receives += 1
         state.first = state.first or now
         state.received = now
-        state.handle = encode(queue_id, row[0], state.receives)
+        state.start = start
+        state.handle = encode(queue_id, row[0], state.receives, start)
         if timeout > 0:
             state.state, state.due = IN_FLIGHT, now + timeout
             counts[READY] -= 1
@@ -325,7 +323,7 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
         return []
     for state in states:
         state.received = max(now, state.received + 1)
-        state.handle = store.receipts.encode(queue.id, generation.low | state.number, state.receives)
+        state.handle = store.receipts.encode(queue.id, generation.low | state.number, state.receives, state.start)
         if visibility:
             state.due = now + visibility
             generation.hide(state)
@@ -333,8 +331,8 @@ def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: 
         make_ready(store, queue, states, now)
     _remember_attempt(store, generation, attempt, states, now)
     store.write_out()
-    rows = store.rows_at(generation, [state.number for state in states])
-    return [(rows[state.number], state) for state in states]
+    rows = store.known_rows_at(generation, [state.number for state in states])
+    return list(zip(rows, states, strict=True))
 
 
 # Showing.

@@ -17,7 +17,9 @@ from semel.broker.engine.generation import Attempt, Generation, MessageState
 from semel.broker.engine.schema import IN_FLIGHT, READY
 from semel.sqs import limits
 
-_FIELDS: Final = 6  # of a state: number, place, receives, first, received, due
+_FIELDS: Final = 6  # of a state: number, place, receives (and the start of the last one), first, received, due
+_START_BITS: Final = 32  # below the start; 0 in what was written before starts were counted
+_RECEIVES: Final = (1 << _START_BITS) - 1
 _APPEND = "INSERT INTO receive_log (id, generation, states, attempt, attempted) VALUES (?, ?, ?, ?, ?)"
 _LAST = "SELECT coalesce(max(id), 0) FROM receive_log"
 _SIZE = f"SELECT coalesce(sum(length(states)), 0) / {8 * _FIELDS} FROM receive_log"
@@ -104,17 +106,18 @@ class ReceiveLog:
             for fields in entries:
                 newest[fields[0]] = fields, row
             if attempt is not None:
-                messages = [(number, receives, due) for number, _, receives, _, _, due in entries]
+                messages = [(number, receives & _RECEIVES, due) for number, _, receives, _, _, due in entries]
                 generation.attempts.pop(attempt, None)
                 expires = attempted + limits.RECEIVE_ATTEMPT_WINDOW * 1000
                 generation.attempts[attempt] = Attempt(expires, messages)
         for number in self._existing(generation, newest):
             fields, row = newest[number]
             _, place, receives, first, received, due = fields
-            if not receives:  # its receive was undone
+            if not receives & _RECEIVES:  # its receive was undone
                 continue
             state = MessageState(number, None, IN_FLIGHT if due else READY, due)
-            state.place, state.receives, state.first, state.received, state.log = place, receives, first, received, row
+            state.receives, state.start = receives & _RECEIVES, receives >> _START_BITS
+            state.place, state.first, state.received, state.log = place, first, received, row
             generation.states[number] = state
 
     def _existing(self, generation: Generation, numbers: Iterable[int]) -> Iterator[int]:
@@ -168,7 +171,8 @@ class ReceiveLog:
 def _encode(states: Iterable[MessageState]) -> bytes:
     numbers: list[int] = []
     for state in states:
-        numbers += (state.number, state.place, state.receives, state.first, state.received, state.due)
+        receives = state.start << _START_BITS | state.receives
+        numbers += (state.number, state.place, receives, state.first, state.received, state.due)
     return array("q", numbers).tobytes()
 
 

@@ -12,9 +12,10 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from semel.broker.engine.damage import check_values
 from semel.errors import StartError
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3  # 2 has the same tables, and no starts in its receive log
 APPLICATION_ID: Final = 0x53454D4C  # "SEML"
 GENERATION_BITS: Final = 40
 NUMBER_MASK: Final = (1 << GENERATION_BITS) - 1
@@ -108,7 +109,9 @@ def open_database(folder: Path | None) -> sqlite3.Connection:
         raise StartError(f"data folder {folder}: {error.strerror}; choose another with --data") from None
     path = folder / DATABASE_NAME
     try:
-        return _prepare(_connect(str(path)), str(path))
+        connection = _prepare(_connect(str(path)), str(path))
+        check_values(connection)
+        return connection
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StartError(f"data folder {folder}: {path.name}: {error}; {_way_out(error)}") from None
 
@@ -135,7 +138,7 @@ def _prepare(connection: sqlite3.Connection, where: str) -> sqlite3.Connection:
     if not tables:
         create_tables(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    elif version < SCHEMA_VERSION:
+    elif version == 1:
         from semel.broker.engine.upgrade import from_version_1  # few need it
 
         from_version_1(connection, create_tables)
@@ -160,7 +163,7 @@ def _way_out(error: Exception) -> str:
     match error.sqlite_errorname.split("_")[1] if hasattr(error, "sqlite_errorname") else "":
         case "BUSY" | "LOCKED":
             return "another broker is using it; stop that one, or choose another folder with --data"
-        case "NOTADB" | "CORRUPT":
+        case "NOTADB" | "CORRUPT" | "CONSTRAINT":
             return "it is not a Semel database, or it is damaged; move it away, or choose another folder with --data"
         case "FULL":
             return "the disk is full; make room, or choose another folder with --data"

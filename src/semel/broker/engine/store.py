@@ -23,7 +23,7 @@ from semel.broker.engine.identity import Access
 from semel.broker.engine.policy import Policy
 from semel.broker.engine.receipts import KEY_BYTES, Receipts
 from semel.broker.engine.receive_log import ReceiveLog
-from semel.broker.engine.rows import COLUMNS, Row
+from semel.broker.engine.rows import COLUMNS, DamagedRow, Row
 from semel.broker.engine.schema import DELAYED, GENERATION_BITS, IN_FLIGHT, NUMBER_MASK, READY
 from semel.sqs import limits
 
@@ -39,6 +39,9 @@ _ADOPT: Final = (
     "UPDATE queues SET region = ?, account = ? WHERE region = ''",
     "UPDATE deleted_queues SET region = ?, account = ? WHERE region = ''",
 )
+_COUNT_START = """
+INSERT INTO meta VALUES ('starts', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value
+"""
 _LOAD_GENERATIONS = "SELECT id, numbers_end FROM generations WHERE live = 1"
 _INSERT_GENERATION = "INSERT INTO generations (live, numbers_end) VALUES (1, ?)"
 _RESERVE_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ?"
@@ -149,6 +152,7 @@ class Store:
         self.woken: set[str] = set()
         self._id_pool, self._ids_used = "", 0
         self.receipts = Receipts(self._receipt_key())
+        self.start = self._count_start()
         for statement in _ADOPT:
             db.execute(statement, (region, account))
         self.log.read_bounds()
@@ -160,6 +164,14 @@ class Store:
         self.db.execute("INSERT OR IGNORE INTO meta VALUES ('receipt-key', randomblob(?))", (KEY_BYTES,))
         (key,) = self.db.execute("SELECT value FROM meta WHERE key = 'receipt-key'").fetchone()
         return bytes(key)
+
+    def _count_start(self) -> int:
+        """The number of this start. It is on disk before anything is received: receives are not, and after a power cut
+        this is what tells a receive from one that was forgotten."""
+        self.db.execute("PRAGMA synchronous = FULL")
+        ((number,),) = self.db.execute(_COUNT_START).fetchall()
+        self.db.execute("PRAGMA synchronous = NORMAL")
+        return int(number)
 
     # Reading what is in the database.
 
@@ -354,6 +366,14 @@ class Store:
             for row in self.db.execute(_READ_TEN, some):
                 found[row[0] - low] = Row._make(row)
         return found
+
+    def known_rows_at(self, generation: Generation, numbers: Sequence[int]) -> list[Row]:
+        """The rows of messages that are there, in this order."""
+        rows = self.rows_at(generation, numbers)
+        try:
+            return [rows[number] for number in numbers]
+        except KeyError as missing:  # a scan of the table has found it, and its key does not
+            raise DamagedRow(f"the table messages is damaged: number {missing} cannot be found by its id") from None
 
     # Small tables.
 

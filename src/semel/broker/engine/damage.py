@@ -1,0 +1,51 @@
+"""Values that no broker has written. SQLite keeps no checksums: a changed bit may leave a row whole in its eyes, with
+NULL where a time should be. The rule: this is found at the start, and not by the call that happens to need the value.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final, NamedTuple
+
+from semel.broker.engine.rows import DamagedRow
+
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+_COLUMNS = "SELECT name, lower(type), \"notnull\", pk FROM pragma_table_info(?) WHERE type != ''"
+# What the declarations of columns do not say.
+_RULES: Final = {
+    "receive_log": ("(attempt IS NULL) = (attempted IS NULL)", "attempt and attempted belong together"),
+}
+
+
+class _Column(NamedTuple):
+    name: str
+    type: str  # as typeof() says it
+    required: int
+    key: int  # its place in the primary key, from 1
+
+    @property
+    def rule(self) -> str:
+        right = f"typeof({self.name}) = '{self.type}'"
+        # What is usually NULL is asked for that first: this is a third of the time of the whole scan.
+        return right if self.required else f"({self.name} IS NULL OR {right})"
+
+
+def check_values(db: sqlite3.Connection) -> None:
+    """Raises DamagedRow if a value is not of its column's type. Reads every row, but not the values themselves: some
+    0.2 s for a million messages."""
+    for (table,) in db.execute(_TABLES).fetchall():
+        columns = [_Column._make(row) for row in db.execute(_COLUMNS, (table,))]
+        checked = [column for column in columns if not (column.key and column.type == "integer")]  # that is the row id
+        rule, meaning = _RULES.get(table, ("1", ""))
+        types = ", ".join(f"typeof({column.name})" for column in checked)
+        rules = " AND ".join([*(column.rule for column in checked), rule])
+        if not checked:
+            continue
+        row = db.execute(f"SELECT {types} FROM {table} WHERE NOT ({rules}) LIMIT 1").fetchone()
+        if row is not None:
+            wrong = [
+                f"{column.name} is {found}, not {column.type}"
+                for column, found in zip(checked, row, strict=True)
+                if found != column.type and (column.required or found != "null")
+            ]
+            raise DamagedRow(f"the table {table} has a damaged row: {', '.join(wrong) or meaning}")

@@ -1,0 +1,108 @@
+"""Rows of the broker's database that no broker has written: found at the start, and said with the way out."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from semel.broker.engine import Caller, Engine
+from semel.broker.engine.schema import DATABASE_NAME, create_tables, open_database
+from semel.broker.faults import Faults
+from semel.broker.startup import Options, open_engine
+from semel.errors import StartError
+
+EXAMPLES = {"integer": 1, "text": "{}", "blob": b"\0" * 48}
+
+
+def _columns() -> list[tuple[str, str, str, bool, bool]]:
+    """Of every table: its columns, their types, whether they must not be NULL, whether they are a key."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        create_tables(db)
+        return [
+            (table, name, kind.lower(), bool(required), bool(key))
+            for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+            for _, name, kind, required, _, key in db.execute(f"PRAGMA table_info({table})").fetchall()
+            if kind and not table.startswith("sqlite")
+        ]
+
+
+COLUMNS = _columns()
+REQUIRED = [(table, name) for table, name, _, required, key in COLUMNS if required and not key]
+ALL = [(table, name) for table, name, kind, _, key in COLUMNS if not (key and kind == "integer")]  # but row ids
+
+
+def damaged_folder(folder: Path, table: str, column: str, value: object) -> Path:
+    """A data folder with a row in `table`, and `value` in its column, whatever the table was declared to hold."""
+    open_database(folder).close()
+    with closing(sqlite3.connect(folder / DATABASE_NAME, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        declared = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall())
+        db.execute("UPDATE sqlite_schema SET sql = replace(sql, ' NOT NULL', '') WHERE type = 'table'")
+    with closing(sqlite3.connect(folder / DATABASE_NAME, isolation_level=None)) as db:
+        row = {name: EXAMPLES[kind] for of, name, kind, _, _ in COLUMNS if of == table}
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list((row | {column: value}).values()))
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (declared[table], table))
+    return folder
+
+
+@pytest.mark.parametrize(("table", "column"), REQUIRED)
+def test_null_where_a_value_is_needed_is_found_at_the_start(tmp_path: Path, table: str, column: str) -> None:
+    folder = damaged_folder(tmp_path / "data", table, column, None)
+    with pytest.raises(StartError) as refused:
+        open_database(folder)
+    text = str(refused.value)
+    assert f"{folder}: {DATABASE_NAME}: the table {table} has a damaged row: {column} is null, not " in text
+    assert "move it away, or choose another folder with --data" in text
+
+
+@pytest.mark.parametrize(("table", "column"), ALL)
+def test_a_value_of_another_type_is_found_at_the_start(tmp_path: Path, table: str, column: str) -> None:
+    kind = next(kind for of, name, kind, _, _ in COLUMNS if (of, name) == (table, column))
+    value: object = b"?" if kind == "text" else "x"
+    with pytest.raises(StartError, match=f"{table} has a damaged row: {column} is (text|blob), not {kind}"):
+        open_database(damaged_folder(tmp_path / "data", table, column, value))
+
+
+def test_an_attempt_id_without_a_time_is_found_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="receive_log has a damaged row: attempt and attempted belong together"):
+        open_database(damaged_folder(tmp_path / "data", "receive_log", "attempted", None))
+
+
+def test_a_folder_in_use_has_nothing_to_complain_of(tmp_path: Path) -> None:
+    """All kinds of rows: with and without a group, a delay, a dedup id, an attempt id, a move task."""
+    engine = Engine(open_database(tmp_path), Random(1), cooldowns=False)
+
+    def call(operation: str, queue: str = "", **params: object) -> dict[str, object]:
+        address = {"QueueUrl": f"http://localhost/000000000000/{queue}"} if queue else {}
+        return engine.perform(operation, {**address, **params}, Caller(1_700_000_000_000))
+
+    engine.begin()
+    for name in ("dead", "gone"):
+        call("CreateQueue", QueueName=name)
+    call("DeleteQueue", "gone")
+    arn = "arn:aws:sqs:us-east-1:000000000000:dead"
+    policy = f'{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": 1}}'
+    call("CreateQueue", QueueName="q", Attributes={"RedrivePolicy": policy})
+    call("CreateQueue", QueueName="q.fifo", Attributes={"FifoQueue": "true"})
+    call("SendMessage", "q", MessageBody="x")
+    call("SendMessage", "q", MessageBody="x", DelaySeconds=5)
+    call("SendMessage", "q", MessageBody="x", MessageGroupId="tenant")
+    call("SendMessage", "q.fifo", MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
+    call("ReceiveMessage", "q", VisibilityTimeout=0)
+    call("ReceiveMessage", "q", MaxNumberOfMessages=10)
+    call("ReceiveMessage", "q.fifo", ReceiveRequestAttemptId="a")
+    call("StartMessageMoveTask", SourceArn=arn)
+    engine.flush()
+    engine.commit()
+    engine.committed()
+    engine.close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as db:
+        empty = [name for name in {of for of, *_ in COLUMNS} if not db.execute(f"SELECT 1 FROM {name}").fetchone()]
+    assert empty == ["dedup"]  # that is for 100,000 ids and more
+    open_engine(Options(data=tmp_path), Faults(0)).close()
