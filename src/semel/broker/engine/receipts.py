@@ -16,12 +16,9 @@ from semel.sqs.errors import RECEIPT_HANDLE_IS_INVALID, ServiceError
 
 KEY_BYTES: Final = 16
 _layout = Struct(">IQII")  # queue, row, receive, start
+_HEAD: Final = _layout.size
 _TAG: Final = 10  # bytes
 _ENCODED_LENGTH: Final = 40  # 30 bytes, without a pad
-# As they were before starts were counted.
-_old_layout = Struct(">IQI")  # queue, row, receive
-_OLD_TAG: Final = 8
-_OLD_ENCODED_LENGTH: Final = 32
 
 
 class Receipt(NamedTuple):
@@ -30,7 +27,7 @@ class Receipt(NamedTuple):
     queue: int
     row: int
     receive: int
-    start: int = 0
+    start: int
 
 
 _receipt = Receipt._make
@@ -41,7 +38,6 @@ class Receipts:
 
     def __init__(self, key: bytes) -> None:
         self._keyed = blake2b(key=key, digest_size=_TAG)
-        self._old_keyed = blake2b(key=key, digest_size=_OLD_TAG)
 
     def encode(self, queue: int, row: int, receive: int, start: int) -> str:
         head = _layout.pack(queue, row, receive, start)
@@ -52,8 +48,6 @@ class Receipts:
     def parse(self, handle: str) -> Receipt:
         """What a handle says, whether it is true or not. Raises ReceiptHandleIsInvalid for garbage."""
         try:
-            if len(handle) == _OLD_ENCODED_LENGTH:
-                return Receipt(*_old_layout.unpack_from(a2b_base64(handle, strict_mode=True)))
             data = a2b_base64(handle, strict_mode=True) if len(handle) == _ENCODED_LENGTH else b""
             return _receipt(_layout.unpack_from(data))
         except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not a handle
@@ -61,11 +55,10 @@ class Receipts:
 
     def check(self, handle: str, receipt: Receipt, queue: int) -> None:
         """Raises ReceiptHandleIsInvalid for what this broker has not written, and for another queue's handle."""
-        is_old = len(handle) == _OLD_ENCODED_LENGTH
-        tag = (self._old_keyed if is_old else self._keyed).copy()
+        tag = self._keyed.copy()
         data = a2b_base64(handle)
-        tag.update(data[: -tag.digest_size])
-        if not compare_digest(tag.digest(), data[-tag.digest_size :]):
+        tag.update(data[:_HEAD])
+        if not compare_digest(tag.digest(), data[_HEAD:]):
             raise _garbage(handle)
         if receipt.queue != queue:
             raise ServiceError(RECEIPT_HANDLE_IS_INVALID, f'The receipt handle "{handle}" is not valid for this queue.')
