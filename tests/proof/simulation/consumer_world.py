@@ -105,7 +105,7 @@ class World:
         # A message that needs a page of its own, where there may be none.
         self._padding = "x" * 2_500 if "broker disk full" in self.plan.events else ""
         self.calm = False
-        self.at_rest = False
+        self.at_rest = self._all_is_sent = False
         # What happened.
         self.history: list[HistoryEvent] = []
         self.effects: list[str] = []  # keys in the order of their effects
@@ -146,6 +146,7 @@ class World:
             workers = [worker for process, worker in self.workers.items() if process.alive]
             if (
                 self.calm
+                and (self._all_is_sent or not self.plan.fifo)  # a FIFO queue still knows what is sent again
                 and not any(self.broker.counts(self.plan.queue))
                 and all(worker.is_idle for worker in workers)
                 and not (self.plan.sends and self.ledger.count_outgoing())
@@ -169,6 +170,7 @@ class World:
             if self.choices.chance(0.25):
                 self.simulator.sleep(self.choices.one_of(RESENT_AFTER))
                 self._send(queue, number)
+        self._all_is_sent = True
 
     def _send(self, queue: Queue, number: int) -> None:
         key = f"k{number}"
