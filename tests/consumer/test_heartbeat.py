@@ -383,10 +383,10 @@ def test_a_message_of_which_a_new_copy_comes_goes_on_with_the_new_handle(
     def during(driver: Driver, ctx: Context) -> None:
         if not runs:
             runs.append(ctx.fence)
-            handle = driver.consumer("jobs").in_flight.deliveries[ctx.message.message_id].receipt
+            handle = driver.consumer("jobs").in_flight.by_message[ctx.message.message_id].receipt
             sqs_broker.client().change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
             assert driver.worker.receive(driver.consumer("jobs")) == 1
-            assert driver.consumer("jobs").in_flight.deliveries[ctx.message.message_id].receipt != handle
+            assert driver.consumer("jobs").in_flight.by_message[ctx.message.message_id].receipt != handle
         else:
             runs.append(ctx.fence)
 
@@ -397,6 +397,34 @@ def test_a_message_of_which_a_new_copy_comes_goes_on_with_the_new_handle(
         assert runs == [1]
         assert sqs_broker.peek("jobs") == []
         assert driver.consumer("jobs").in_flight.admission.free == driver.consumer("jobs").in_flight.admission.count
+
+
+def test_a_handler_that_has_lost_its_claim_is_at_work_also_when_its_message_comes_again_and_is_returned(
+    sqs_broker: EmbeddedBroker, queue: str
+) -> None:
+    """Found by the simulation: a stop did not wait for it any more, and nobody could see that it ran."""
+
+    def during(driver: Driver, ctx: Context) -> None:
+        runs.append(ctx.fence)
+        if len(runs) > 1:
+            return
+        consumer = driver.consumer("jobs")
+        (delivery,) = consumer.in_flight.deliveries.values()
+        consumer.in_flight.lose(delivery, "another worker has it")
+        change = sqs_broker.client().change_message_visibility
+        change(QueueUrl=queue, ReceiptHandle=delivery.receipt, VisibilityTimeout=0)
+        driver.worker.receive(consumer)
+        counts.append((len(consumer.in_flight.deliveries), consumer.at_work()))
+        driver.worker.finish(consumer)  # the key is claimed: the second delivery is returned
+        counts.append((len(consumer.in_flight.deliveries), consumer.at_work()))
+
+    runs: list[int] = []
+    counts: list[tuple[int, int]] = []
+    with at_work(sqs_broker, during) as driver:
+        send(sqs_broker, queue)
+        driver.drain()
+        assert counts == [(1, 1), (1, 1)]
+        assert not driver.consumer("jobs").in_flight.deliveries
 
 
 def test_a_handler_past_its_max_runtime_is_given_up_on(sqs_broker: EmbeddedBroker, queue: str) -> None:

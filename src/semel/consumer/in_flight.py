@@ -69,7 +69,9 @@ class InFlight:
         self.on_received = on_received
         self._on_returned = on_returned
         self.lock = threading.Lock()
-        self.deliveries: dict[str, Delivery] = {}  # by message id, in the order of their receipt
+        self.deliveries: dict[int, Delivery] = {}  # by number, in the order of their receipt
+        # By message id, the newest delivery: one that was lost may still be at work when its message comes again.
+        self.by_message: dict[str, Delivery] = {}
         self._by_key: dict[str, Delivery] = {}  # those whose claim was won, by ledger key
         settings = setup.settings
         self.concurrency = settings.concurrency  # can be changed while the queue is consumed
@@ -118,7 +120,7 @@ class InFlight:
         fresh, held = [], []
         with self.lock:
             for message in received:
-                running = self.deliveries.get(message.message_id)
+                running = self.by_message.get(message.message_id)
                 if running is not None and running.state not in ENDS and not running.is_lost:
                     # SQS has delivered a message that we have: its newest receipt handle is the one that counts.
                     running.receipt, running.visible_at, running.hidden = message.receipt, visible_at, True
@@ -129,7 +131,7 @@ class InFlight:
                 delivery = Delivery(setup, message, since, visible_at, arrived_at)
                 self._received += 1
                 delivery.number = self._received
-                self.deliveries[message.message_id] = delivery
+                self.deliveries[delivery.number] = self.by_message[message.message_id] = delivery
                 fresh.append(delivery)
         if setup.fifo:
             self.scheduler.expect(fresh)
@@ -251,9 +253,10 @@ class InFlight:
     def _end(self, chunk: Sequence[Delivery]) -> None:
         with self.lock:
             for delivery in chunk:
+                self.deliveries.pop(delivery.number, None)
                 message_id = delivery.received.message_id
-                if self.deliveries.get(message_id) is delivery:
-                    del self.deliveries[message_id]
+                if self.by_message.get(message_id) is delivery:
+                    del self.by_message[message_id]
                 if self._by_key.get(delivery.ledger_key) is delivery:
                     del self._by_key[delivery.ledger_key]
             duplicates = [other for delivery in chunk if delivery.duplicates for other in delivery.duplicates]

@@ -101,6 +101,8 @@ def search(arguments: argparse.Namespace) -> int:
     with multiprocessing.get_context("fork").Pool(arguments.processes, prepare) as pool:
         for result in pool.imap_unordered(run_chunk, jobs(worlds, arguments.first, each)):
             results[result.world].add(result)
+            for failure in result.failures:  # the report has their timelines
+                print(f"{failure.world}, seed {failure.seed}: {failure.outcome.violations[0]}", flush=True)
             if result.failures or time.monotonic() - shown > PROGRESS_EVERY:
                 shown = time.monotonic()
                 done = sum(found.schedules for found in results.values())

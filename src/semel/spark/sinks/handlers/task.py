@@ -158,7 +158,7 @@ class _QueueWork:
 
     @property
     def in_flight(self) -> Mapping[str, object]:
-        return self.runtime.consumers[0].in_flight.deliveries
+        return self.runtime.consumers[0].in_flight.by_message
 
     def put(self, messages: Iterable[Received]) -> None:
         rows = []
