@@ -219,3 +219,40 @@ def test_what_a_client_sends_behind_its_last_request_is_neither_read_nor_answere
     assert len(accepted) == 1
     accepted[0].reply(render(200, b"text/plain", b"done", keep_alive=False))
     assert wire.written.count(b"HTTP/1.1") == 1
+
+
+# Bodies that have not arrived whole.
+
+
+def half_a_body(connections: Connections, size: int) -> tuple[Connection, Wire, list[Request]]:
+    accepted: list[Request] = []
+    made, wire = connection(accepted, connections)
+    made.data_received(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (2 * size) + b"x" * size)
+    return made, wire, accepted
+
+
+def test_a_body_counts_as_arriving_until_it_is_whole() -> None:
+    connections = Connections(Limits())
+    sender, _, accepted = half_a_body(connections, 1_000)
+    assert connections.arriving_bytes == 1_000
+    sender.data_received(b"x" * 1_000)
+    assert len(accepted[0].body) == 2_000
+    assert connections.arriving_bytes == 0
+
+
+def test_half_a_body_of_a_client_that_has_gone_does_not_count() -> None:
+    connections = Connections(Limits())
+    sender, _, _ = half_a_body(connections, 1_000)
+    half_a_body(connections, 300)
+    sender.connection_lost(None)
+    assert connections.arriving_bytes == 300
+
+
+def test_the_client_whose_body_is_too_much_for_all_together_is_refused_and_the_others_go_on() -> None:
+    connections = Connections(Limits(arriving_bytes=2_500))
+    first, first_wire, accepted = half_a_body(connections, 1_000)
+    _, second_wire, _ = half_a_body(connections, 2_000)
+    assert second_wire.written.startswith(b"HTTP/1.1 503 ")
+    first.data_received(b"x" * 1_000)
+    assert accepted
+    assert first_wire.written == b""

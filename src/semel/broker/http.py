@@ -132,9 +132,13 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._raw_headers: list[tuple[bytes, bytes]] = []
+        self._raw_bytes = 0
+        self._forget_body()
+
+    def _forget_body(self) -> None:
         self._body: list[bytes] = []
         self._connections.arriving_bytes -= self._body_bytes
-        self._body_bytes = self._raw_bytes = 0
+        self._body_bytes = 0
 
     # asyncio's side.
 
@@ -238,6 +242,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        if self._closing:
+            return
         self._body.append(body)
         self._body_bytes += len(body)
         self._connections.arriving_bytes += len(body)
@@ -361,6 +367,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
+        self._forget_body()  # while it lingers, others may need the room
         last = Request(self, "", "", {}, [], b"", keep_alive=False)
         self._requests.append(last)
         last.reply(render(status, b"text/plain", f"{why}\n".encode(), keep_alive=False))
