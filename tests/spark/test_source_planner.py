@@ -14,7 +14,7 @@ import pytest
 
 from semel.spark.pipeline.agreement import content_of
 from semel.spark.segments.log import LogError, OtherQuery, SegmentLog, counts
-from semel.spark.segments.model import BatchFiles, SegmentId
+from semel.spark.segments.model import BatchFiles, Committed, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import committer
 from semel.spark.source.backlog import sqs_time
@@ -167,6 +167,17 @@ def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> 
     assert late.waiting() == (0, 1)
     planner.latest(end, 100)
     assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
+    planner.stop()
+
+
+def test_a_driver_whose_commit_came_second_goes_on_with_what_the_first_one_remembers(place: Intake) -> None:
+    place.send("a")
+    planner = place.planner()
+    end, _ = place.batch(planner, planner.initial())
+    in_doubt = {"orders": {"m1": 1_700_000_000_000}}
+    assert place.log.finish(Committed(end["batch"]), in_doubt, ()), "another driver"
+    assert planner._committer.commit_through(end["batch"], end["id"]) == []
+    assert planner._committer.any_unconfirmed
     planner.stop()
 
 
