@@ -89,6 +89,7 @@ def fuzz_received(data: bytes) -> None:
 def _receive(queue: Queue) -> None:
     for message in queue.receive(10, 0):
         assert isinstance(message, Received)
+        assert message.message_id
         assert all(isinstance(text, str) for text in (message.message_id, message.receipt, message.body))
         assert isinstance(repr(message), str)
         assert isinstance(message.sent_at, float | None)

@@ -60,7 +60,9 @@ def received(data: bytes) -> Received | None:
             attributes[name] = value
     system = {name: value for name, value in _dict(wire.get("Attributes")).items() if isinstance(value, str)}
     message_id = wire.get("MessageId")
-    return Received(message_id if isinstance(message_id, str) else "m-1", "r", wire["Body"], system, attributes)
+    if not message_id or not isinstance(message_id, str):  # the client refuses those
+        message_id = "m-1"
+    return Received(message_id, "r", wire["Body"], system, attributes)
 
 
 def _dict(value: Any) -> dict[str, Any]:

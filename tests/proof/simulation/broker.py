@@ -107,7 +107,7 @@ class SimulatedBroker:
         self._start(template(queues))
 
     def _start(self, data: bytes) -> None:
-        connection = _spare_connections.pop() if _spare_connections else _new_connection()
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
         connection.deserialize(data)
         self._seed += 1
         faults = ServiceFaults(self.service_faults, self.simulator.choices)
@@ -127,8 +127,7 @@ class SimulatedBroker:
         self._start(data)
 
     def close(self) -> None:
-        """Its connection to SQLite serves the next one, which gets a database of its own: a new one takes longer."""
-        _spare_connections.append(self.engine.store.db)
+        self.engine.store.db.close()
 
     def come_back(self) -> None:
         if not self.up:
@@ -368,13 +367,6 @@ class Interruptible:
 def _check(cancel: Cancel | None) -> None:
     if cancel is not None and cancel.is_set():
         raise Cancelled("cancelled")
-
-
-_spare_connections: Final[list[sqlite3.Connection]] = []
-
-
-def _new_connection() -> sqlite3.Connection:
-    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
 
 
 @cache

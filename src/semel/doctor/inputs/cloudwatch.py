@@ -91,9 +91,9 @@ def _names(lines: list[_Line]) -> list[str]:
 
 def _results(content: dict[str, Any]) -> Iterator[tuple[str, str, dict[float, float]]]:
     """Label, id, and the values by their time."""
-    for result in content.get("MetricDataResults") or ():
+    for result in _list(content.get("MetricDataResults")):
         if isinstance(result, dict):
-            times, values = result.get("Timestamps") or (), result.get("Values") or ()
+            times, values = _list(result.get("Timestamps")), _list(result.get("Values"))
             pairs = ((_time(at), _number(value)) for at, value in zip(times, values, strict=False))
             found = {at: value for at, value in pairs if at is not None and value is not None}
             yield str(result.get("Label") or ""), str(result.get("Id") or ""), found
@@ -101,6 +101,10 @@ def _results(content: dict[str, Any]) -> Iterator[tuple[str, str, dict[float, fl
         label = str(content.get("Label") or "")
         kind = "counted" if _metric(label, "") in _COUNTED else "measured"
         yield label, "", dict(_datapoints(content["Datapoints"], _STATISTICS[kind]))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _datapoints(points: list[Any], statistics: tuple[str, ...]) -> Iterator[tuple[float, float]]:

@@ -150,9 +150,9 @@ class SegmentLog:
         missing = [name for name in identity["queues"] if name not in queues]
         if missing:
             raise LogError(
-                f"this checkpoint has read from {', '.join(missing)} too, which 'queue' no longer names. Its messages "
-                "may be sealed and not yet deleted. Name it again, or begin with a new checkpoint, a new segment log "
-                "and a new table"
+                f"the segment log {self.store.url} has messages of {', '.join(missing)} too, which 'queue' no longer "
+                "names. They may be sealed and not yet deleted. Name it again, or begin with a new checkpoint, a new "
+                "segment log and a new table"
             )
         if set(queues) != set(identity["queues"]) or identity["format"] != FORMAT:
             self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "queues": list(queues)}))

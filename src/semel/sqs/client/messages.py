@@ -50,6 +50,8 @@ class Received:
         system, attributes = message.get("Attributes"), message.get("MessageAttributes")
         received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], system)
         check_texts((received.message_id, received.receipt, received.body, *received.system.values()))
+        if not received.message_id:
+            raise ValueError("no MessageId")  # whatever has none would share its key with all others that have none
         for name in _NUMBERS:
             if name in received.system and not received.system[name].isdecimal():
                 raise ValueError(f"a number as {name}")
