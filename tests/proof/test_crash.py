@@ -42,6 +42,7 @@ from crash_witness import Promise, Witness
 import suite
 
 KILLS: Final = suite.effort(fast=4, full=20)
+MOST_KILLS: Final = suite.effort(fast=4, full=60)  # if none of them has cut off a send to the FIFO queue
 _LOOKS: Final = 6
 # Together with what the load sends, more than the broker keeps of the dedup window in memory.
 _PURGED, _REMEMBERED = "purged.fifo", suite.effort(fast=1_000, full=98_000)
@@ -97,7 +98,7 @@ class Ordeal:
         wire.close()
         workers = self._workers()
         load = Load(workers, lambda text: self._witness.complain(Promise.CALM, text))
-        while self._kills < KILLS and not any(self._witness.complaints.values()):
+        while not self._is_enough() and not any(self._witness.complaints.values()):
             delay = self._rng.choice((0, 0, self._rng.random() * 0.003))
             fuse = Fuse(broker, self._rng.randint(10, 1000), delay)
             load.run(broker, fuse)
@@ -115,6 +116,10 @@ class Ordeal:
         for line in self._log.read().decode().splitlines():
             self._witness.complain(Promise.CALM, line)
         return Aftermath(self._witness, self._tally, self._kills)
+
+    def _is_enough(self) -> bool:
+        sent_again = self._tally["sent again after a crash"]  # which is up to chance: a producer often waits for room
+        return self._kills >= MOST_KILLS or (self._kills >= KILLS and sent_again > 0)
 
     def _start(self) -> Process:
         return Process(self._data, self._log)
@@ -212,7 +217,7 @@ def _counts(wire: Wire, queue: str) -> Counter[str]:
 def test_the_broker_was_killed_and_said_nothing_untoward(aftermath: Aftermath) -> None:
     assert not aftermath.broken(Promise.CALM), "\n".join(aftermath.broken(Promise.CALM))
     if not any(aftermath.witness.complaints.values()):
-        assert aftermath.kills == KILLS
+        assert aftermath.kills >= KILLS
 
 
 @pytest.mark.slow
