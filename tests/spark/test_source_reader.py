@@ -14,7 +14,7 @@ import pytest
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError
+from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.model import Committed, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.columns import SEALED_COLUMNS
@@ -92,6 +92,28 @@ def test_a_zombie_of_a_finished_batch_gives_its_messages_back(place: Intake) -> 
         place.run(GIVEN)
     assert place.waiting() == (1, 0)
     assert place.log.read(SegmentId(1, 0, 0)) is None
+
+
+def test_what_a_zombie_has_sealed_of_a_finished_batch_is_not_deleted_from_the_queue(
+    place: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: the zombie dies between its seal and its look at the commits, and another attempt finds
+    the segment. It belongs to no batch and is dropped later, so its messages must stay in the queue."""
+    place.send("a")
+    zombie = place.task(GIVEN)
+
+    def die(_log: SegmentLog) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentLog, "through", die)
+        with pytest.raises(KeyboardInterrupt):
+            list(zombie.tables())
+    assert place.log.read(SegmentId(1, 0, 0)) is not None
+    assert place.log.finish(Committed(1), None, ()), "another driver, which dies before it drops the files"
+    with pytest.raises(BatchAlreadyCommitted, match="batch 1"):
+        place.run(GIVEN)
+    assert sum(place.waiting()) == 1
 
 
 def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> None:

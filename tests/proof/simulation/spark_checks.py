@@ -21,9 +21,9 @@ MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed
 
 class Checks:
     """Keys stand for messages. `excused`: they may be lost or doubled, as somebody has destroyed what held them.
-    `late`: their segment was put by a process that stood still in the instant before its seal. `misjudged`: SQS has
-    forgotten their delete, and who believes it has another clock than who received them, further off than is promised
-    to be allowed for."""
+    `late`: their segment was put by a process that stood still in the instant before its seal. `misjudged`: they
+    had been delivered again before their delete, and who believes it has another clock than who received them, further
+    off than is promised to be allowed for."""
 
     def __init__(self, world: SparkWorld) -> None:
         self.world = world
@@ -71,7 +71,7 @@ class Checks:
                 if entry["Id"] in done:
                     self._deleted(self._keys[entry["ReceiptHandle"]], self._ids[entry["ReceiptHandle"]])
 
-    def on_forgotten(self, receipt: str) -> None:
+    def on_superseded(self, receipt: str) -> None:
         if abs(self.world.simulator.task.process.skew - self._skews[receipt]) > codec.SKEW:
             self.misjudged.add(self._keys[receipt])
 

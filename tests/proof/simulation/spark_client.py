@@ -27,19 +27,19 @@ class SparkBroker(SimulatedBroker):
     def __init__(self, simulator: Simulator, queues: Queues, seed: int, *, forgetful: bool) -> None:
         super().__init__(simulator, queues, seed)
         self._forgetful = forgetful
-        self.on_forgotten: Callable[[str], None] = lambda _receipt: None
+        self.on_superseded: Callable[[str], None] = lambda _receipt: None
 
     def perform(self, operation: str, body: bytes) -> dict[str, Any]:
-        if not self._forgetful or operation != "DeleteMessageBatch":
+        if operation != "DeleteMessageBatch":
             return super().perform(operation, body)
         params = orjson.loads(body)
         name = params["QueueUrl"].rpartition("/")[2]
         forgotten = [entry for entry in params["Entries"] if self._is_superseded(name, entry["ReceiptHandle"])]
-        if not forgotten:
+        for entry in forgotten:
+            self.on_superseded(entry["ReceiptHandle"])
+        if not forgotten or not self._forgetful:
             return super().perform(operation, body)
         self.simulator.note("broker", "forgets", len(forgotten), "deletes with receipts that are not the newest")
-        for entry in forgotten:
-            self.on_forgotten(entry["ReceiptHandle"])
         kept = [entry for entry in params["Entries"] if entry not in forgotten]
         answer = super().perform(operation, orjson.dumps({**params, "Entries": kept})) if kept else {}
         done = [*answer.get("Successful", ()), *({"Id": entry["Id"]} for entry in forgotten)]

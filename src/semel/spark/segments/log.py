@@ -160,7 +160,8 @@ class SegmentLog:
     def hand_over(self, owner: str) -> None:
         """From now on the log is this query's; its former owner can plan no batch any more."""
         identity = self.identity()
-        assert identity is not None
+        if identity is None:
+            raise LogError(f"the segment log {self.store.url} is empty or was removed meanwhile. Run the reset again")
         self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "owner": owner}))
 
     def _check_owner(self, identity: Mapping[str, Any], owner: str | None) -> None:

@@ -313,6 +313,11 @@ class SourceTask:
         ack = self.log.read_ack(sealed.segment_id, sealed.meta.attempt)
         if ack is not None:
             return sealed.without(ack.refused)
+        # Who sealed it may have died before it looked: then it belongs to no batch, and nothing of it may be deleted.
+        if self.log.through() >= sealed.segment_id.batch:
+            raise BatchAlreadyCommitted(
+                f"batch {sealed.segment_id.batch} of {self.log.store.url} was committed by another attempt"
+            )
         self._tracer.received_before(sealed.table)
         hidden_until = self._monotonic() + sealed.meta.surely_hidden_until - self._clock()
         return self._acknowledge(sealed, _Sifted(len(sealed.table)), hidden_until)
