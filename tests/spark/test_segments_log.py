@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from semel.spark.segments.log import COMMITS, FORMAT, IDENTITY, SegmentLog
+from semel.spark.segments.log import COMMITS, FORMAT, IDENTITY, LogError, SegmentLog
 from semel.spark.segments.model import Committed, Totals
 from semel.spark.segments.storage import LocalStore
 
@@ -51,3 +51,8 @@ def test_a_log_of_the_format_before_is_gone_on_with(log: SegmentLog) -> None:
     assert (log.through(), log.last_commit()) == (7, (Committed(7, Totals(batches=7, rows=70)), IN_DOUBT))
     assert log.finish(Committed(8), None, ())
     assert log.last_commit() == (Committed(8), IN_DOUBT)
+
+
+def test_a_log_that_was_removed_during_a_reset_is_not_handed_over(log: SegmentLog) -> None:
+    with pytest.raises(LogError, match="is empty or was removed meanwhile"):
+        log.hand_over("me")
