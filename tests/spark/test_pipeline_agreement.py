@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,12 +19,15 @@ from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.spark import crash_points
 from semel.spark.pipeline import agreement
-from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement
+from semel.spark.pipeline.batch import is_in
+from semel.spark.pipeline.checkpoint import QUERY, Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
+from semel.spark.segments.log import LogError
 from semel.spark.sinks.contract import MicroBatch
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.source.planner import assignments
 from semel.sqs import Client, Entry
 from spark.intake import intake
 
@@ -95,6 +100,14 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 def named(*numbers: int) -> list[str]:
     return sorted(f"o{number}" for number in numbers)
+
+
+def begun(folder: Path) -> tuple[Checkpoint, Record, tuple[ParquetSink, RejectTable]]:
+    """A pipeline without Spark."""
+    checkpoint = Checkpoint(str(folder / "checkpoint"))
+    record = checkpoint.fresh({})
+    checkpoint.keep(record)
+    return checkpoint, record, (ParquetSink(str(folder / "rows")), RejectTable(str(folder / "rejects")))
 
 
 def dies_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,15 +273,12 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
 
 def test_a_pipeline_that_is_reset_after_its_rejects_are_in_and_before_its_rows_are_runs_again(tmp_path: Path) -> None:
     with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
-        record = checkpoint.fresh({})
-        checkpoint.keep(record)
-        rows, rejects = ParquetSink(str(tmp_path / "rows")), RejectTable(str(tmp_path / "rejects"))
+        checkpoint, record, (rows, rejects) = begun(tmp_path)
         place = place.with_options(owner=record.query)
         place.send("0")
         planner = place.planner()
         place.batch(planner, planner.initial())
-        content = agreement.content_of(place.log)
+        content = agreement.DriverLog(place.log).content()
         rejects.open()
         rejects.commit(MicroBatch(record.id, 0, content), [])
 
@@ -288,16 +298,13 @@ def test_rejects_of_a_batch_that_the_log_no_longer_has_as_it_was_come_again_and_
 ) -> None:
     """A segment is gone, or the log is an older copy: the batch cannot be run under its former number."""
     with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
-        record = checkpoint.fresh({})
-        checkpoint.keep(record)
-        rows, rejects = ParquetSink(str(tmp_path / "rows")), RejectTable(str(tmp_path / "rejects"))
+        checkpoint, record, (rows, rejects) = begun(tmp_path)
         place = place.with_options(owner=record.query)
         place.send("0")
         planner = place.planner()
         place.batch(planner, planner.initial())
         rejects.open()
-        rejects.commit(MicroBatch(record.id, 0, agreement.content_of(place.log)), [])
+        rejects.commit(MicroBatch(record.id, 0, agreement.DriverLog(place.log).content()), [])
         files = place.log.files(1)
         place.store.delete([name for name in files.names if name.endswith(".seg" if lost else (".seg", ".ack"))])
 
@@ -306,6 +313,71 @@ def test_rejects_of_a_batch_that_the_log_no_longer_has_as_it_was_come_again_and_
 
         assert (plan.base, plan.rejects_again, plan.loses, plan.older_log) == (1, True, True, not lost)
         agreement.check(checkpoint, record, place.log, (rows, rejects))
+
+
+def test_a_batch_without_data_is_not_taken_for_the_batch_after_it(tmp_path: Path) -> None:
+    """Found by the simulation: Spark runs such batches for the sake of its state, and after a stale driver has written
+    into a new query's checkpoint. The one after it was taken for one that is in the table, and a reset dropped it."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        log, planner = agreement.DriverLog(place.log), place.planner()
+        place.send("0")
+        start, _ = place.batch(planner, planner.initial())
+        sinks[0].open(pa.schema([]))
+        sinks[0].commit(MicroBatch(record.id, 0, log.content()), [])
+        planner.committed(start)
+        assert planner.assignments(start, start) == []
+        sinks[0].commit(MicroBatch(record.id, 1, log.content()), [])
+        assert is_in(sinks[0], MicroBatch(record.id, 1), log.content), "it is the same when it is run again"
+        place.send("1")
+        place.batch(planner, start)  # and the driver dies before the commit
+        for number in range(3):
+            checkpoint.store.put(f"{QUERY}/offsets/{number}", b"{}")
+
+        agreement.check(checkpoint, record, place.log, sinks)
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert (plan.batch, plan.replayed, plan.in_sink, plan.loses) == (2, 1, 0, False)
+
+
+@pytest.mark.parametrize("in_the_table", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_reset_drops_segments_of_no_task_and_says_so_if_their_messages_are_in_no_queue(
+    tmp_path: Path, in_the_table: bool, deleted: bool
+) -> None:
+    """They are of tasks that ran while somebody replaced the log."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        place.send("0")
+        end, _ = place.batch(planner, planner.initial())
+        if in_the_table:
+            sinks[0].open(pa.schema([]))
+            sinks[0].commit(MicroBatch(record.id, 0, agreement.DriverLog(place.log).content()), [])
+        place.send("1")
+        stray = place.task(replace(assignments(end)[0], task=1))
+        if not deleted:
+            stray._acknowledge = lambda sealed, *_: sealed  # type: ignore[method-assign]
+        assert len(list(stray.tables())) == 1
+        with pytest.raises(LogError, match="a task that the plan of batch 1 does not have"):
+            planner.committed(end)
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert (plan.loses, len(plan.unplanned)) == (deleted, deleted)
+        assert (plan.replayed, plan.in_sink) == ((0, 1) if in_the_table else (1, 0))
+        record = agreement.reset(checkpoint, record, place.log, sinks, plan)
+        assert not any(place.log.unconfirmed_deletes().values()), "what is in the queue is received again"
+        assert [s for s in place.log.files(1).all if s.task == 1] == []
+        again = place.with_options(owner=record.query)
+        place.clock.advance(place.options.visibility + 1)
+        planner, rows = again.planner(), []
+        start = planner.initial()
+        while (end := planner.latest(start, 10)) != start:
+            rows += [body for given in planner.assignments(start, end) for body in again.run(given)]
+            planner.committed(end)
+            start = end
+        assert rows == ([] if in_the_table else ["0"]) + ([] if deleted else ["1"])
 
 
 def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,46 @@ def test_what_a_zombie_has_sealed_of_a_finished_batch_is_not_deleted_from_the_qu
     assert sum(place.waiting()) == 1
 
 
+def test_with_ack_committed_a_twin_deletes_nothing_of_what_the_winner_has_sealed(place: Intake) -> None:
+    """Found by the simulation: the twin stood still until its messages were visible again, and the winner got them."""
+    place = place.with_options(ack="committed")
+    place.send("a")
+    twin = place.task(GIVEN)
+    seal = twin.log.seal
+
+    def sealed_second(*arguments: object) -> object:
+        place.clock.advance(place.options.visibility + 1)
+        assert place.run(GIVEN) == ["a"]
+        return seal(*arguments)  # type: ignore[arg-type]
+
+    twin.log.seal = sealed_second  # type: ignore[method-assign,assignment]
+    assert [body for table in twin.tables() for body in bodies(table)] == ["a"]
+    assert place.waiting() == (0, 1)
+
+
+@pytest.mark.parametrize("other_plan", [False, True])
+def test_a_task_whose_log_was_replaced_meanwhile_deletes_nothing(place: Intake, other_plan: bool) -> None:
+    """Found by the simulation: an older copy of the log was restored while a task was receiving. No driver of that log
+    knows of the task's segment."""
+    place.send("a")
+    task, late = place.task(GIVEN), place.task(GIVEN)
+    seal = task.log.seal
+
+    def sealed_in_another_log(*arguments: object) -> object:
+        place.store.delete(place.log.files(1).names)
+        if other_plan:
+            place.log.seal_plan({"log": "", "id": "other", "batch": 1, "plan": {"orders": 1}})
+        return seal(*arguments)  # type: ignore[arg-type]
+
+    task.log.seal = sealed_in_another_log  # type: ignore[method-assign,assignment]
+    with pytest.raises(LogError, match="does not see the segment log of its driver"):
+        list(task.tables())
+    assert place.waiting() == (0, 1)
+    with pytest.raises(LogError, match="does not see the segment log of its driver"):
+        late._acknowledge_replayed(place.log.read(SegmentId(1, 0, 0)))  # type: ignore[arg-type]
+    assert place.waiting() == (0, 1)
+
+
 def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> None:
     place.send("a", "b")
     place.run(GIVEN)

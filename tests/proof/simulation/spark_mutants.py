@@ -100,6 +100,18 @@ def the_margin_is_not_looked_at_again_before_the_seal() -> Iterator[None]:
 
 
 @mutant
+def a_task_whose_log_was_replaced_deletes_what_it_has_sealed() -> Iterator[None]:
+    real = SourceTask._put
+
+    def put(self: SourceTask, segment_id: SegmentId, sifted: Any, *, last: bool) -> Sealed:
+        self._check_log = lambda: None  # type: ignore[method-assign]
+        return real(self, segment_id, sifted, last=last)
+
+    with patched((SourceTask, "_put", put)):
+        yield
+
+
+@mutant
 def who_loses_the_race_for_a_seal_deletes_its_messages() -> Iterator[None]:
     def lose(self: SourceTask, _winner: Sealed, messages: list[SourceMessage]) -> None:
         self._delete_duplicates(messages).unconfirmed()
@@ -322,6 +334,12 @@ def a_reset_does_not_hand_the_log_over() -> Iterator[None]:
 @mutant
 def a_reset_forgets_which_deletes_are_in_doubt() -> Iterator[None]:
     with patched((agreement, "sent_times", lambda _table: {})):
+        yield
+
+
+@mutant
+def a_batch_without_data_bears_the_name_of_the_next_one() -> Iterator[None]:
+    with patched((SegmentLog, "content_after", lambda self, through: self.content(through + 1))):
         yield
 
 

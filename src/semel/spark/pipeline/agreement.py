@@ -24,7 +24,7 @@ from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.log import SegmentLog
-from semel.spark.segments.model import Committed, Content, Sealed, SegmentAck, SegmentId
+from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, task_count
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
 from semel.spark.source.acknowledger import sent_times
@@ -38,11 +38,6 @@ def log_of(checkpoint: Checkpoint) -> SegmentLog:
     return SegmentLog(open_store(segments_of(checkpoint.url)))
 
 
-def content_of(log: SegmentLog) -> str:
-    """What the batch in progress is made of, once its tasks have run: the one after the last that is committed."""
-    return str(log.content(log.committed().through + 1))
-
-
 class DriverLog:
     """The segment log, as the driver of a batch needs it. `committed`: what its batches came to before this one."""
 
@@ -53,7 +48,7 @@ class DriverLog:
     def content(self) -> str:
         """What the batch in progress is made of, once its tasks have run: it is the one after the last committed."""
         self.committed = self._log.committed()
-        return str(self._log.content(self.committed.through + 1))
+        return str(self._log.content_after(self.committed.through))
 
     def give_back(self, number: int, until: Mapping[str, float]) -> None:
         self._log.give_back(number, until)
@@ -141,18 +136,19 @@ class Reset:
     older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
     missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
     rejects_again: bool = False  # rejects of the batch that it begins with are put aside already, and come again
+    unplanned: tuple[str, ...] = ()  # segments of no task of their batch, whose messages are deleted: in no table
 
     @property
     def loses(self) -> bool:
         """Whether messages may be lost or come twice, so that somebody has to agree."""
-        return bool(self.lost or self.unknown) or self.log_missing or self.older_log
+        return bool(self.lost or self.unknown or self.unplanned) or self.log_missing or self.older_log
 
 
 def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     """What a reset would do; changes nothing. The first of `sinks` is that of the rows."""
     batches = _missing_batches(checkpoint, record, sinks[0])
     missing = "" if batches is None else _behind(sinks[0], batches)
-    return replace(_planned(checkpoint, record, log, sinks), missing=missing)
+    return replace(_planned(checkpoint, record, log, sinks), missing=missing, unplanned=_deleted_unplanned(log))
 
 
 def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
@@ -195,8 +191,10 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
     if log.identity() is not None:
         pending, last = log.last_begun(), sinks[0].last(record.id)
         content = None if last is None else Content.parse(last.content)
-        if plan.batch is None and pending > log.committed().through:
-            _drop(log, pending)
+        if pending > log.committed().through:
+            _drop_unplanned(log, pending)
+            if plan.batch is None:
+                _drop(log, pending)
         if plan.older_log and content is not None and content.batch > log.committed().through:
             log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
@@ -208,10 +206,34 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
     return made
 
 
+def _unplanned(log: SegmentLog, batch: int, files: BatchFiles) -> list[SegmentId]:
+    """Segments that no task of the batch reads: attempts from before somebody replaced the log have sealed them."""
+    plan = log.plan(batch)
+    return [] if plan is None else files.unplanned(task_count(plan))
+
+
+def _deleted_unplanned(log: SegmentLog) -> tuple[str, ...]:
+    """Of the batch in progress: those whose messages are no longer in the queue. An attempt that does not find its plan
+    deletes nothing, but what it deleted before may have outlived the replacement of the log."""
+    batch = log.last_begun()
+    files = log.files(batch)
+    acks = {segment_id: log.read_ack(segment_id) for segment_id in _unplanned(log, batch, files)}
+    return tuple(segment_id.name for segment_id, ack in acks.items() if ack is not None and ack.deleted and ack.rows)
+
+
+def _drop_unplanned(log: SegmentLog, batch: int) -> None:
+    files = log.files(batch)
+    stems = tuple(segment_id.name.removesuffix("seg") for segment_id in _unplanned(log, batch, files))
+    log.store.delete([name for name in files.names if name.startswith(stems)])
+
+
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
     """How many messages are sealed of a batch, and which of its segments are gone or cannot be read."""
     count, lost, files = 0, [], log.files(batch)
+    unplanned = _unplanned(log, batch, files)
     for segment_id in files.all:
+        if segment_id in unplanned:
+            continue
         segment = _read(log, segment_id)
         if segment is None or segment_id in files.replaced:
             lost.append(segment_id.name)

@@ -99,3 +99,8 @@ class PipelineReset:
             )
         for name in self.plan.lost:
             yield f"{self._log.store.url}/{name} is gone or damaged: what was in it is in no queue any more"
+        for name in self.plan.unplanned:
+            yield (
+                f"{self._log.store.url}/{name} is of no task of its batch: a task that ran while the log was replaced "
+                "has sealed it, and its messages are in no queue any more. Copy the file if you need them"
+            )

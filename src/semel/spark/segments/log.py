@@ -265,14 +265,24 @@ class SegmentLog:
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
         read only if it has no ack."""
-        if self._id is None:
-            identity = self.identity()
-            self._id = None if identity is None else identity["id"]
         files = self.files(batch)
         for segment_id in files.replaced:
             raise self.replaced(segment_id)
         attempts = {segment_id: files.acked.get(segment_id) or self._sealer(segment_id) for segment_id in files.all}
-        return Content.of(self._id or "", batch, attempts)
+        return Content.of(self._known_id(), batch, attempts)
+
+    def content_after(self, through: int) -> Content:
+        """Of the batch in progress, which comes after the last that is committed. If it has no plan, then Spark runs a
+        batch without data. Its content is nothing, and not that of the next batch with data."""
+        if self.plan(through + 1) is None:
+            return Content.of(self._known_id(), through, {})
+        return self.content(through + 1)
+
+    def _known_id(self) -> str:
+        if self._id is None:
+            identity = self.identity()
+            self._id = None if identity is None else identity["id"]
+        return self._id or ""
 
     def _sealer(self, segment_id: SegmentId) -> str:
         sealed = self.read(segment_id)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,6 +51,10 @@ def folder(batch: int) -> str:
     return f"b{batch:010d}"
 
 
+def task_count(plan: Mapping[str, Any]) -> int:
+    return sum(plan["plan"].values())
+
+
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
     """What one list of a batch's folder says. `acked`: the attempt that sealed each segment that has an ack.
@@ -83,6 +87,10 @@ class BatchFiles:
     def all(self) -> list[SegmentId]:
         """Every segment there is, or was: an ack is proof of one."""
         return sorted({*self.sealed, *self.acked})
+
+    def unplanned(self, tasks: int) -> list[SegmentId]:
+        """Those that a plan with so many tasks does not have: attempts of another plan have sealed them."""
+        return [segment_id for segment_id in self.all if segment_id.task >= tasks]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from semel.messages.visibility import visibility_for
 from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
-from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder
+from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder, task_count
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
 from semel.sqs.client import Queue
@@ -93,11 +93,10 @@ class BatchCommitter:
                 f"checkpoint do not belong together, or one is an older copy. {NOTHING_DONE}. "
                 f"{way_out(self._options.owner)}"
             )
-        files, tasks = self._log.files(batch), sum(plan["plan"].values())
+        files, tasks = self._log.files(batch), task_count(plan)
         for segment_id in files.replaced:
             raise self._log.replaced(segment_id)
-        unplanned = [segment_id for segment_id in files.sealed if segment_id.task >= tasks]
-        if unplanned:
+        if unplanned := files.unplanned(tasks):
             raise LogError(
                 f"{url}/{unplanned[0].name} is of a task that the plan of batch {batch} does not have: it was not "
                 f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"

@@ -3,7 +3,8 @@
 The rules:
 1. A row is given out only after it was read from, or won, the seal of its segment. So a replay, a retry and a
    speculative attempt give out the same rows.
-2. A message is deleted only after the segment that holds it is sealed.
+2. A message is deleted only after the segment that holds it is sealed, in a batch that still has the plan of this task;
+   with `ack=committed` by the driver, after the commit.
 3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
 4. Whoever loses the race for a seal returns its messages to the queue, and gives out the winner's.
 5. Messages whose delete was not confirmed are recorded next to the segment.
@@ -153,7 +154,8 @@ class SourceTask:
                 self._put(first, sifted, last=False)
 
     def _check_log(self) -> None:
-        """The driver has sealed the batch's plan in its log. Who does not find it there sees another log."""
+        """The driver has sealed the batch's plan in its log. Who does not find it there sees another log, or an older
+        copy that somebody has put in its place."""
         plan, batch = self.log.plan(self.assignment.batch), self.assignment.batch
         if plan is not None and plan["id"] == self.assignment.plan:
             return
@@ -162,8 +164,8 @@ class SourceTask:
         raise LogError(
             f"this executor ({socket.gethostname()}) does not see the segment log of its driver in "
             f"{self.log.store.url}: there is {'no plan' if plan is None else 'another plan'} of batch {batch}. It has "
-            "received nothing. Put the checkpoint and 'segments' where the driver and all executors see the same "
-            "files: a shared file system at the same path, or s3://"
+            "deleted nothing from the queue. Put the checkpoint and 'segments' where the driver and all executors see "
+            "the same files: a shared file system at the same path, or s3://"
         )
 
     def _sealed(self, segment_id: SegmentId) -> Sealed | None:
@@ -269,6 +271,9 @@ class SourceTask:
             self._return_to_queue(sifted.messages)
             raise
         crash_points.reached("after-seal")
+        # Somebody may have replaced the log since this task began. Then no driver of it knows the segment: its messages
+        # stay in the queue. They come back by themselves, as another plan may have a task that finds the segment.
+        self._check_log()
         if sealed.meta.attempt != self.attempt:
             self._lose(sealed, sifted.messages)
         return sealed
@@ -286,12 +291,14 @@ class SourceTask:
             sifted.messages = [m for m in sifted.messages if m.hidden_until > until]
 
     def _lose(self, winner: Sealed, messages: list[SourceMessage]) -> None:
-        """Another attempt was first: what it has too is deleted, the rest returns to the queue. So does a key that we
-        have claimed: if the winner had it too, its claim has ended, and the ledger refuses its record."""
+        """Another attempt was first: what it has too is deleted, or left to its driver with `ack=committed`; the rest
+        returns to the queue. So does a key that we have claimed: if the winner had it too, its claim has ended, and the
+        ledger refuses its record."""
         sealed = set(winner.table.column("message_id").to_pylist())
         both = [m for m in messages if m.fence is None and m.message.message_id in sealed]
         self._return_to_queue([m for m in messages if m.fence is not None or m.message.message_id not in sealed])
-        self._delete_duplicates(both).unconfirmed()
+        if self.options.ack == "sealed":
+            self._delete_duplicates(both).unconfirmed()
 
     def _return_to_queue(self, messages: Sequence[SourceMessage]) -> None:
         self._claims.release(messages)
@@ -314,6 +321,7 @@ class SourceTask:
         if ack is not None:
             return sealed.without(ack.refused)
         # Who sealed it may have died before it looked: then it belongs to no batch, and nothing of it may be deleted.
+        self._check_log()
         if self.log.through() >= sealed.segment_id.batch:
             raise BatchAlreadyCommitted(
                 f"batch {sealed.segment_id.batch} of {self.log.store.url} was committed by another attempt"
