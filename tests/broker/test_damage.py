@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,11 +10,13 @@ from random import Random
 
 import pytest
 
+from semel.broker import running
 from semel.broker.engine import Caller, Engine
 from semel.broker.engine.schema import DATABASE_NAME, create_tables, open_database
 from semel.broker.faults import Faults
 from semel.broker.startup import Options, open_engine
 from semel.errors import StartError
+from semel.sqs import Client
 
 EXAMPLES = {"integer": 1, "text": "{}", "blob": b"\0" * 48}
 
@@ -47,8 +50,24 @@ def damaged_folder(folder: Path, table: str, column: str, value: object) -> Path
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list((row | {column: value}).values()))
         db.execute("PRAGMA writable_schema = ON")
-        db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (declared[table], table))
+        db.executemany(
+            "UPDATE sqlite_schema SET sql = ? WHERE name = ?", [(sql, name) for name, sql in declared.items()]
+        )
     return folder
+
+
+@pytest.mark.parametrize(("table", "column"), REQUIRED)
+def test_a_table_that_is_declared_otherwise_is_found_at_the_start(tmp_path: Path, table: str, column: str) -> None:
+    """Else NULL would be found by the call that happens to need the value."""
+    open_database(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        (declared,) = db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        changed = re.sub(rf"\b({column} +\w+) NOT NULL", r"\1", declared)
+        assert changed != declared
+        db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (changed, table))
+    with pytest.raises(StartError, match=f"the table {table} is not declared as this version of Semel declares it"):
+        open_database(tmp_path)
 
 
 @pytest.mark.parametrize(("table", "column"), REQUIRED)
@@ -106,3 +125,25 @@ def test_a_folder_in_use_has_nothing_to_complain_of(tmp_path: Path) -> None:
         empty = [name for name in {of for of, *_ in COLUMNS} if not db.execute(f"SELECT 1 FROM {name}").fetchone()]
     assert empty == ["dedup"]  # that is for 100,000 ids and more
     open_engine(Options(data=tmp_path), Faults(0)).close()
+
+
+def test_a_clean_up_that_fails_holds_up_no_call_and_is_tried_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+
+    def fail(_engine: Engine, _now: int) -> bool:
+        nonlocal tries
+        tries += 1
+        raise TypeError("no time")
+
+    monkeypatch.setattr(Engine, "sweep", fail)
+    with running() as broker, Client(broker.url) as client:
+        queue = client.create_queue("orders")
+        for number in range(50):
+            queue.send(str(number))
+        found = [message for _ in range(20) for message in queue.receive(wait=0)]
+        assert len(found) == 50
+        assert queue.delete([message.receipt for message in found]) == [None] * 50
+        assert 0 < tries < 10
+    assert len([record for record in caplog.records if record.exc_info]) == 1

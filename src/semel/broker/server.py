@@ -42,6 +42,7 @@ log = logging.getLogger("semel.broker")
 
 _JSON: Final = wire.Protocol.JSON  # Python 3.11 searches for a member each time it is named
 _SECOND_TRY_SECONDS: Final = 0.2
+_LONGEST_PAUSE: Final = 60.0  # seconds between two tries of chores that fail
 _DISK_SECONDS: Final = 0.02
 _RESERVE: Final = 32 * 1024 * 1024  # more than twice the log at its longest
 _TOO_MANY: Final = "Too many calls are waiting to be carried out. Try again in a moment."
@@ -91,6 +92,7 @@ class Broker:
         self._scheduled = self._checkpointing = self._stopping = self._closed = False
         self._sweep_due = self._look_again = True
         self._moves_due: int | None = 0
+        self._in_chores, self._chores_failed, self._chores_from = False, 0, 0.0
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._syncer = Syncer(log, self._loop) if log is not None else None
@@ -367,6 +369,9 @@ class Broker:
     def _chores(self, now: int) -> None:
         for queue, handles, received in self._undelivered:
             self.engine.give_back(queue, handles, received, now)
+        if not self._may_do_chores:
+            return
+        self._in_chores = True
         while self._moves_due is not None and self._moves_due <= now:
             self._moves_due = self.engine.step_moves(now)
             if not self.clock.manual:
@@ -375,6 +380,12 @@ class Broker:
             self._sweep_due = self.engine.sweep(now)
         if now >= self._history.due:
             self._history.take(now)
+        self._in_chores, self._chores_failed = False, 0
+
+    @property
+    def _may_do_chores(self) -> bool:
+        """Not for a while after they have failed: the calls of the same transaction would fail with them."""
+        return monotonic() >= self._chores_from
 
     def _serve_parked(self, batch: Batch, now: int) -> None:
         """Gives what has become visible to the polls that wait for it, first come, first served."""
@@ -397,7 +408,10 @@ class Broker:
 
     def _salvage(self, batch: Batch, error: Exception) -> None:
         """The shared transaction failed: each call is carried out again in one of its own, and answers for itself."""
-        if not isinstance(error, sqlite3.Error):
+        pause = _SECOND_TRY_SECONDS
+        if self._in_chores:
+            pause = self._put_off_chores(error)
+        elif not isinstance(error, sqlite3.Error):
             log.error("a call failed; the calls of its batch are repeated one by one", exc_info=error)
         alone = Batch(batch.calls)
         self.engine.rollback()
@@ -430,11 +444,20 @@ class Broker:
         else:
             self._answer(alone)
         # What the broker does by itself was undone as well; the disk gets a moment before it is tried again.
-        self._loop.call_later(_SECOND_TRY_SECONDS, self._try_again)
+        self._loop.call_later(pause, self._try_again)
         if self._pending:
             self._schedule()
         else:
             self._idle.set()
+
+    def _put_off_chores(self, error: Exception) -> float:
+        """Each time for longer: returns the seconds. What does not come from the disk is written down once."""
+        self._in_chores = False
+        pause = min(_SECOND_TRY_SECONDS * 2 ** min(self._chores_failed, 10), _LONGEST_PAUSE)
+        if not isinstance(error, sqlite3.Error) and not self._chores_failed:
+            log.error("what has expired could not be cleaned up; it is tried again from time to time", exc_info=error)
+        self._chores_failed, self._chores_from = self._chores_failed + 1, monotonic() + pause
+        return pause
 
     def _try_again(self) -> None:
         self._look_again = self._sweep_due = True
@@ -490,13 +513,13 @@ class Broker:
             self._schedule()
             return
         now = self.clock.now()
-        if self._moves_due is not None and self._moves_due <= now:
+        if self._moves_due is not None and self._moves_due <= now and self._may_do_chores:
             self._schedule()
             return
-        if self._sweep_due:
+        if self._sweep_due and self._may_do_chores:
             self._loop.call_later(0.005, self._schedule)
         due = min((self.engine.next_look(name) for name in self._parked.by_queue), default=NEVER)
-        if self._moves_due is not None:
+        if self._moves_due is not None and self._may_do_chores:
             due = min(due, self._moves_due)
         if self._look_timer is not None:
             self._look_timer.cancel()

@@ -9,6 +9,7 @@ twice.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -110,7 +111,9 @@ def open_database(folder: Path | None) -> sqlite3.Connection:
     path = folder / DATABASE_NAME
     try:
         connection = _prepare(_connect(str(path)), str(path))
-        check_values(connection)
+        with closing(_connect(":memory:")) as fresh:
+            create_tables(fresh)
+            check_values(connection, fresh)
         return connection
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StartError(f"data folder {folder}: {path.name}: {error}; {_way_out(error)}") from None
