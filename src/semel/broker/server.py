@@ -453,7 +453,7 @@ class Broker:
     def _put_off_chores(self, error: Exception) -> float:
         """Each time for longer: returns the seconds. What does not come from the disk is written down once."""
         self._in_chores = False
-        pause = min(_SECOND_TRY_SECONDS * 2 ** min(self._chores_failed, 10), _LONGEST_PAUSE)
+        pause = min(_SECOND_TRY_SECONDS * 2.0 ** min(self._chores_failed, 10), _LONGEST_PAUSE)
         if not isinstance(error, sqlite3.Error) and not self._chores_failed:
             log.error("what has expired could not be cleaned up; it is tried again from time to time", exc_info=error)
         self._chores_failed, self._chores_from = self._chores_failed + 1, monotonic() + pause
