@@ -324,16 +324,24 @@ def test_of_two_drivers_that_begin_a_pipeline_at_once_one_is_refused_and_its_rec
     """Wherever the second one is when the first keeps its record."""
     first, second = Checkpoint(str(tmp_path)), Checkpoint(str(tmp_path))
     one, other = first.fresh({}), second.fresh({})
+    refused = []
+
+    def keep(checkpoint: Checkpoint, record: Record) -> None:
+        try:
+            checkpoint.keep(record)
+        except CheckpointError:
+            refused.append(record)
+
     if late == "before":
-        first.keep(one)
+        keep(first, one)
     else:
         name = "query_id" if "query" in late else "record"
-        monkeypatch.setattr(second, name, then(getattr(second, name), lambda: first.keep(one)))
-    with pytest.raises(CheckpointError, match="another driver"):
-        second.keep(other)
-    assert first.record() == one
-    if "record" not in late:  # else the second one's id of the query was there first: it takes a reset to start
-        assert first.query_id() == one.query
+        monkeypatch.setattr(second, name, then(getattr(second, name), lambda: keep(first, one)))
+    keep(second, other)
+    winner = other if refused == [one] else one
+    assert refused == [one if winner is other else other]
+    found = Checkpoint(str(tmp_path))
+    assert (found.record(), found.query_id()) == (winner, winner.query)
 
 
 def then(look: Callable[[], Any], act: Callable[[], None]) -> Callable[[], Any]:

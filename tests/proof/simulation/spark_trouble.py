@@ -168,6 +168,8 @@ def run_reset(world: SparkWorld, process: SparkProcess) -> None:
         process.note("resets: batch", plan.batch, "base", plan.base, "lost", *plan.lost)
         if plan.lost or plan.unknown:
             world.damage_seen = True  # it has said so
+        for name in plan.dropped:  # the same
+            world.checks.excused |= world.bucket.sealed.get(SEGMENTS + name, set())
         if plan.rejects_again:  # it says so
             world.checks.rejects_again(plan.batch)
         agreement.reset(checkpoint, record, log, sinks, plan)

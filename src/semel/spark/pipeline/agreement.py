@@ -136,19 +136,19 @@ class Reset:
     older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
     missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
     rejects_again: bool = False  # rejects of the batch that it begins with are put aside already, and come again
-    unplanned: tuple[str, ...] = ()  # segments of no task of their batch, whose messages are deleted: in no table
+    dropped: tuple[str, ...] = ()  # segments that the last batch in the table may not be made of: see `_dropped`
 
     @property
     def loses(self) -> bool:
         """Whether messages may be lost or come twice, so that somebody has to agree."""
-        return bool(self.lost or self.unknown or self.unplanned) or self.log_missing or self.older_log
+        return bool(self.lost or self.unknown or self.dropped) or self.log_missing or self.older_log
 
 
 def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     """What a reset would do; changes nothing. The first of `sinks` is that of the rows."""
     batches = _missing_batches(checkpoint, record, sinks[0])
     missing = "" if batches is None else _behind(sinks[0], batches)
-    return replace(_planned(checkpoint, record, log, sinks), missing=missing, unplanned=_deleted_unplanned(log))
+    return replace(_planned(checkpoint, record, log, sinks), missing=missing)
 
 
 def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
@@ -166,7 +166,8 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
         unknown = tuple(
             name for name in gone if (ack := log.read_ack(SegmentId.parse(name))) is None or not ack.deleted
         )
-        return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older)
+        dropped = _dropped(log, pending, before) if pending > committed else ()
+        return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older, dropped=dropped)
     if log.plan(pending) is None:
         raise Disagreement(
             f"batch {pending} of the segment log {log.store.url} was begun by an earlier version of Semel. Let that "
@@ -183,7 +184,10 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
         else:
             base = last.number  # its rejects are put aside already, under this number
     replaced = begun and before is None and record.query is not None
-    return Reset(str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older, rejects_again=rejects_again)
+    dropped = _dropped(log, pending)
+    return Reset(
+        str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older, rejects_again=rejects_again, dropped=dropped
+    )
 
 
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
@@ -212,13 +216,25 @@ def _unplanned(log: SegmentLog, batch: int, files: BatchFiles) -> list[SegmentId
     return [] if plan is None else files.unplanned(task_count(plan))
 
 
-def _deleted_unplanned(log: SegmentLog) -> tuple[str, ...]:
-    """Of the batch in progress: those whose messages are no longer in the queue. An attempt that does not find its plan
-    deletes nothing, but what it deleted before may have outlived the replacement of the log."""
-    batch = log.last_begun()
+def _dropped(log: SegmentLog, batch: int, in_table: Content | None = None) -> tuple[str, ...]:
+    """Segments of the batch in progress whose messages may be in no queue and in no table. Attempts have sealed them
+    while somebody replaced the log: as another task than the batch has, or after the table got the batch (`in_table`),
+    which then is made of others."""
     files = log.files(batch)
-    acks = {segment_id: log.read_ack(segment_id) for segment_id in _unplanned(log, batch, files)}
-    return tuple(segment_id.name for segment_id, ack in acks.items() if ack is not None and ack.deleted and ack.rows)
+    unplanned = _unplanned(log, batch, files)
+    acks = {segment_id: log.read_ack(segment_id) for segment_id in unplanned}
+    dropped = [segment_id for segment_id, ack in acks.items() if ack is not None and ack.deleted and ack.rows]
+    if in_table is not None and in_table.batch == batch and not _is_content(log, in_table):
+        others = (_read(log, segment_id) for segment_id in files.sealed if segment_id not in unplanned)
+        dropped += [segment.segment_id for segment in others if segment is not None and len(segment.table)]
+    return tuple(segment_id.name for segment_id in dropped)
+
+
+def _is_content(log: SegmentLog, content: Content) -> bool:
+    try:
+        return log.content(content.batch) == content
+    except SegmentDamaged:
+        return False
 
 
 def _drop_unplanned(log: SegmentLog, batch: int) -> None:

@@ -110,16 +110,21 @@ class Checkpoint:
         that begin a pipeline at once, one does: the other would give it another id, and its sinks would not know it."""
         if record.query is not None and self.query_id() is None:
             self.store.put_if_absent(f"{QUERY}/{METADATA}", orjson.dumps({"id": record.query}))
+        if record.query not in (None, self.query_id()):
+            raise self._begun_by_another(f"{QUERY}/{METADATA}")
         found = self.record()
         if found is None:
             self.store.put_if_absent(RECORD, record.encode())
             found = self.record()
         if found is None or found.id != record.id:
-            raise CheckpointError(
-                f"{self.url}/{RECORD} was written by another driver that has just begun this pipeline. One checkpoint "
-                "is run by one driver at a time: stop one of the two, and start again"
-            )
+            raise self._begun_by_another(RECORD)
         self.store.put(RECORD, record.encode())
+
+    def _begun_by_another(self, name: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.url}/{name} was written by another driver that has just begun this pipeline. One checkpoint is run "
+            "by one driver at a time: stop one of the two, and start again"
+        )
 
     def query_id(self) -> str | None:
         """The id of the query that Spark's part is of."""

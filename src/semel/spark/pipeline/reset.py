@@ -99,8 +99,8 @@ class PipelineReset:
             )
         for name in self.plan.lost:
             yield f"{self._log.store.url}/{name} is gone or damaged: what was in it is in no queue any more"
-        for name in self.plan.unplanned:
+        for name in self.plan.dropped:
             yield (
-                f"{self._log.store.url}/{name} is of no task of its batch: a task that ran while the log was replaced "
-                "has sealed it, and its messages are in no queue any more. Copy the file if you need them"
+                f"{self._log.store.url}/{name} is dropped. A task has sealed it while the log was replaced, and its "
+                "messages may be in no table and in no queue any more. Copy the file if you need them"
             )

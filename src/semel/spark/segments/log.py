@@ -36,7 +36,17 @@ import pyarrow as pa
 from semel.errors import SemelError
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, Totals, folder
+from semel.spark.segments.model import (
+    BatchFiles,
+    Committed,
+    Content,
+    Sealed,
+    SegmentAck,
+    SegmentId,
+    Totals,
+    folder,
+    task_count,
+)
 from semel.spark.segments.storage import Store, open_store
 
 Read = TypeVar("Read")
@@ -265,18 +275,25 @@ class SegmentLog:
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
         read only if it has no ack."""
-        files = self.files(batch)
-        for segment_id in files.replaced:
-            raise self.replaced(segment_id)
-        attempts = {segment_id: files.acked.get(segment_id) or self._sealer(segment_id) for segment_id in files.all}
-        return Content.of(self._known_id(), batch, attempts)
+        return self._content(batch, self.plan(batch))
 
     def content_after(self, through: int) -> Content:
         """Of the batch in progress, which comes after the last that is committed. If it has no plan, then Spark runs a
         batch without data. Its content is nothing, and not that of the next batch with data."""
-        if self.plan(through + 1) is None:
-            return Content.of(self._known_id(), through, {})
-        return self.content(through + 1)
+        plan = self.plan(through + 1)
+        return Content.of(self._known_id(), through, {}) if plan is None else self._content(through + 1, plan)
+
+    def _content(self, batch: int, plan: Mapping[str, Any] | None) -> Content:
+        files = self.files(batch)
+        unplanned = () if plan is None else files.unplanned(task_count(plan))
+        attempts = {}
+        for segment_id in files.all:
+            if segment_id in unplanned:  # no task of the batch reads it
+                continue
+            if segment_id in files.replaced:
+                raise self.replaced(segment_id)
+            attempts[segment_id] = files.acked.get(segment_id) or self._sealer(segment_id)
+        return Content.of(self._known_id(), batch, attempts)
 
     def _known_id(self) -> str:
         if self._id is None:
