@@ -19,6 +19,7 @@ from semel.spark.segments.storage import LocalStore, Store
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
+from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs import Client, Entry, Queue
 
 BY_HAND = "by hand"  # the plan of an assignment that no planner made: sealed when its task is made
@@ -55,13 +56,28 @@ class Intake:
         usual: dict[str, Any] = {"clock": now, "monotonic": now, "sqs_time": lambda _: now(), "poll_seconds": 0}
         return Planner(self.options, self.log, queues, **{**usual, **changes})
 
-    def task(self, assignment: Assignment) -> SourceTask:
+    def task(self, assignment: Assignment, *, wall: float = 0.0, up: float = 0.0) -> SourceTask:
+        """On a host whose wall clock is ahead by `wall` seconds, and its monotonic one by `up`."""
         now = self.now
+
+        def clock() -> float:
+            return now() + wall
+
+        def monotonic() -> float:
+            return now() + up
+
         if assignment.plan == BY_HAND and self.log.committed().through < assignment.batch:
             self.log.create(self.options.queues)
             self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 1}})
         return SourceTask(
-            self.options, assignment, log=self.log, queue=self.queue, first_wait=0, clock=now, monotonic=now
+            self.options,
+            assignment,
+            log=self.log,
+            queue=self.queue,
+            sqs_clock=SqsClock(now, clock, monotonic),
+            first_wait=0,
+            clock=clock,
+            monotonic=monotonic,
         )
 
     def run(self, assignment: Assignment) -> list[str]:

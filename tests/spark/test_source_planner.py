@@ -17,11 +17,11 @@ from semel.spark.segments.log import LogError, OtherQuery, SegmentLog, counts
 from semel.spark.segments.model import BatchFiles, Committed, SegmentId
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import committer
-from semel.spark.source.backlog import sqs_time
 from semel.spark.source.committer import TooManyUnconfirmed
 from semel.spark.source.options import OptionError
 from semel.spark.source.planner import Offset, Planner, assignments
 from semel.spark.source.queue_ids import queue_id
+from semel.spark.source.sqs_clock import sqs_time
 from semel.sqs.errors import Unreachable
 from spark.intake import Intake, intake
 
@@ -290,26 +290,87 @@ def test_committed_recognises_what_came_back_while_the_driver_was_away(place: In
 
 
 @pytest.mark.parametrize("ack", ["sealed", "committed"])
-def test_a_delete_is_not_believed_if_the_clocks_of_two_hosts_might_differ_by_more_than_is_left(
-    place: Intake, ack: str
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+@pytest.mark.parametrize("left", [5.0, -1.0])
+def test_a_delete_on_another_host_is_believed_while_the_message_is_hidden_whatever_the_clocks_of_hosts_say(
+    place: Intake, ack: str, ahead: float, left: float
 ) -> None:
-    """The segment says until when its messages are hidden by the clock of the executor; the delete goes by another."""
+    """The segment says until when its messages are hidden; its executor dies. Others delete them, `left` seconds before
+    SQS shows them again."""
     given = place.with_options(ack=ack)
     given.send("a")
-    planner = given.planner()
+    planner = given.planner_of(
+        {"orders": given.queue}, clock=lambda: given.now() - ahead, monotonic=lambda: given.now() - 7e6
+    )
     start = planner.initial()
     end = planner.latest(start, 100)
-    task = given.task(planner.assignments(start, end)[0])
+    task = given.task(planner.assignments(start, end)[0], wall=ahead, up=-9e6)
     task._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(task.tables())
-    given.clock.advance(given.options.visibility - 2)
+    given.clock.advance(given.options.visibility - left)
     for again in planner.assignments(start, end):
-        given.run(again)
+        list(given.task(again, wall=-ahead, up=-8e6).tables())
     planner.latest(end, 100)
     planner.stop()
     assert given.waiting() == (0, 0)
-    assert len(given.log.unconfirmed_deletes()[queue_id(given.queue)]) == 1
+    assert len(given.log.unconfirmed_deletes().get(queue_id(given.queue), {})) == (left < 0)
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+@pytest.mark.parametrize("left", [5.0, -1.0])
+def test_committed_counts_a_heartbeat_while_the_message_is_hidden_whatever_the_clocks_of_hosts_say(
+    place: Intake, ahead: float, left: float
+) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner_of(
+        {"orders": late.queue}, clock=lambda: late.now() - ahead, monotonic=lambda: late.now() - 7e6
+    )
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    for given in planner.assignments(start, end):
+        list(late.task(given, wall=ahead, up=-9e6).tables())
+    assert planner._heartbeat is not None
+    for _ in range(2):
+        late.clock.advance(late.options.visibility - left)
+        planner._heartbeat.extend(end["batch"])
+    planner.latest(end, 100)
+    planner.stop()
+    assert bool(late.log.unconfirmed_deletes()) == (left < 0)
+
+
+def test_committed_counts_a_heartbeat_though_sqs_did_not_say_its_time_at_the_first_one(place: Intake) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    assert planner._heartbeat is not None
+    planner._sqs_clock._ask = _down
+    for _ in range(3):
+        late.clock.advance(late.options.visibility / 3)
+        planner._heartbeat.extend(end["batch"])
+        planner._sqs_clock._ask = late.now
+    late.clock.advance(late.options.visibility / 2)
+    planner.latest(end, 100)
+    planner.stop()
+    assert late.log.unconfirmed_deletes() == {}
+
+
+@pytest.mark.parametrize("who", ["sealer", "driver"])
+def test_a_delete_on_another_host_is_not_believed_if_sqs_did_not_say_its_time(place: Intake, who: str) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    start = planner.initial()
+    end = planner.latest(start, 100)
+    task = late.task(planner.assignments(start, end)[0])
+    (task if who == "sealer" else planner)._sqs_clock._ask = _down
+    list(task.tables())
+    planner.latest(end, 100)
+    planner.stop()
+    assert late.waiting() == (0, 0)
+    assert len(late.log.unconfirmed_deletes()[queue_id(late.queue)]) == 1
 
 
 def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
@@ -381,9 +442,17 @@ def test_available_now_does_not_end_with_a_batch_of_duplicates_of_the_backlog(pl
     assert sorted([*first, *all_batches(place, planner, end, rows=10)], key=int) == [str(n) for n in range(20)]
 
 
+def test_available_now_gets_what_is_waiting_though_sqs_does_not_say_its_time(place: Intake) -> None:
+    place.send(*map(str, range(5)))
+    planner = place.planner_of({"orders": place.queue}, sqs_time=_down)
+    offset = planner.initial()
+    planner.available_now()
+    assert sorted(all_batches(place, planner, offset)) == [str(n) for n in range(5)]
+
+
 def test_available_now_asks_sqs_for_the_time(place: Intake) -> None:
     """The broker tells the real time in its answers, whatever its manual clock says."""
-    answered = sqs_time(place.queue)
+    answered = sqs_time(place.queue.client)
     assert answered is not None
     assert abs(answered - time.time()) < 60
 
@@ -731,7 +800,7 @@ def all_batches(
     raise AssertionError("it does not end")
 
 
-def _down(_receipts: object) -> object:
+def _down(*_: object) -> NoReturn:
     raise Unreachable("down")
 
 

@@ -177,6 +177,20 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         assert (caught.value.attempts, len(naps_of(client))) == (2, 1)
 
 
+def test_who_asks_for_the_time_waits_no_longer_than_it_says() -> None:
+    release = threading.Event()
+
+    def script(request: Request) -> None:
+        release.wait()
+
+    with scripted(script) as server, client_for(server.url) as client:
+        try:
+            with pytest.raises(Unreachable, match=r"no answer from .* within 0.05 s"):
+                client.exchange("GET", "/", signed=False, timeout=0.05)
+        finally:
+            release.set()
+
+
 def test_a_timeout_on_a_kept_connection_counts_as_an_attempt() -> None:
     release = threading.Event()
 

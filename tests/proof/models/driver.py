@@ -34,6 +34,7 @@ from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
 from semel.spark.sinks.contract import Commit, MicroBatch, Sink, SinkError
 from semel.spark.source.committer import BatchCommitter
 from semel.spark.source.options import ReadOptions
+from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs.client import Failure, Queue
 
 QUEUE: Final = "orders"
@@ -247,7 +248,10 @@ class Driver:
 
     def _committer(self, outside: Outside, log: SegmentLog) -> BatchCommitter:
         options = cast("ReadOptions", SimpleNamespace(ack=self.ack, owner=OWNER, threads=1, visibility=30))
-        return self.committer(log, {QUEUE: cast("Queue", Receipts(outside))}, options, lambda _: FAR, lambda: 0.0)
+        clock = SqsClock(lambda: None, lambda: 0.0, lambda: 0.0)
+        return self.committer(
+            log, {QUEUE: cast("Queue", Receipts(outside))}, options, clock, lambda _: FAR, lambda: 0.0
+        )
 
     # A task.
 

@@ -21,9 +21,7 @@ MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed
 
 class Checks:
     """Keys stand for messages. `excused`: they may be lost or doubled, as somebody has destroyed what held them.
-    `late`: their segment was put by a process that stood still in the instant before its seal. `misjudged`: they
-    had been delivered again before their delete, and who believes it has another clock than who received them, further
-    off than is promised to be allowed for."""
+    `late`: their segment was put by a process that stood still in the instant before its seal."""
 
     def __init__(self, world: SparkWorld) -> None:
         self.world = world
@@ -32,7 +30,6 @@ class Checks:
         self.excused: set[str] = set()
         self.lost_segments: set[str] = set()  # keys in segments that somebody has removed
         self.late: set[str] = set()
-        self.misjudged: set[str] = set()
         self.older = False  # an older copy of the log was restored: what came later may come again
         self.committed: Counter[str] = Counter()
         self.handled: Counter[str] = Counter()  # by the rival consumer
@@ -41,7 +38,6 @@ class Checks:
         self._keys: dict[str, str] = {}  # by receipt handle
         self._ids: dict[str, str] = {}  # the same
         self._hidden: dict[str, float] = {}  # by receipt handle: until when
-        self._skews: dict[str, float] = {}  # by receipt handle: of the clock of who received it
 
     # While it runs.
 
@@ -61,7 +57,6 @@ class Checks:
                 self._ids[handle] = message["MessageId"]
                 self._keys[handle] = message["MessageAttributes"]["idempotency-key"]["StringValue"]
                 self._hidden[handle] = now + params["VisibilityTimeout"]
-                self._skews[handle] = self.world.simulator.task.process.skew
         elif operation == "ChangeMessageVisibilityBatch":
             for entry in params["Entries"]:
                 self._hidden[entry["ReceiptHandle"]] = now + entry["VisibilityTimeout"]
@@ -70,10 +65,6 @@ class Checks:
             for entry in params["Entries"]:
                 if entry["Id"] in done:
                     self._deleted(self._keys[entry["ReceiptHandle"]], self._ids[entry["ReceiptHandle"]])
-
-    def on_superseded(self, receipt: str) -> None:
-        if abs(self.world.simulator.task.process.skew - self._skews[receipt]) > codec.SKEW:
-            self.misjudged.add(self._keys[receipt])
 
     def _deleted(self, key: str, message_id: str) -> None:
         """A message is deleted only when what holds it is kept, or another message with its key."""
@@ -131,7 +122,7 @@ class Checks:
                 self.excused |= keys
 
     def _double_is_excused(self, key: str) -> bool:
-        return (key in self.late or key in self.misjudged) and not self.world.plan.ledger
+        return key in self.late and not self.world.plan.ledger
 
     def on_handled(self, key: str) -> None:
         self.handled[key] += 1

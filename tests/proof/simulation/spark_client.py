@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any, TypeVar
 
 import orjson
 
 from semel.ledger.contract import Ledger
 from semel.sqs import Cancel
+from semel.sqs.client import failures
+from semel.sqs.client.connection import Answer
+from semel.sqs.client.transport import CannotConnect
 from semel.sqs.errors import Cancelled, Unreachable
 from simulation.broker import Queues, SimulatedBroker, SimulatedClient
 from simulation.faults import CallFaults
@@ -21,23 +25,19 @@ T = TypeVar("T")
 
 class SparkBroker(SimulatedBroker):
     """`forgetful`: a delete with a receipt that is not the newest of its message is answered like any other and changes
-    nothing, which is what SQS says of itself. Else it deletes, as it does in the SQS in the box. `on_forgotten` hears
-    of such deletes, by receipt."""
+    nothing, which is what SQS says of itself. Else it deletes, as it does in the SQS in the box."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int, *, forgetful: bool) -> None:
         super().__init__(simulator, queues, seed)
         self._forgetful = forgetful
-        self.on_superseded: Callable[[str], None] = lambda _receipt: None
 
     def perform(self, operation: str, body: bytes) -> dict[str, Any]:
-        if operation != "DeleteMessageBatch":
+        if operation != "DeleteMessageBatch" or not self._forgetful:
             return super().perform(operation, body)
         params = orjson.loads(body)
         name = params["QueueUrl"].rpartition("/")[2]
         forgotten = [entry for entry in params["Entries"] if self._is_superseded(name, entry["ReceiptHandle"])]
-        for entry in forgotten:
-            self.on_superseded(entry["ReceiptHandle"])
-        if not forgotten or not self._forgetful:
+        if not forgotten:
             return super().perform(operation, body)
         self.simulator.note("broker", "forgets", len(forgotten), "deletes with receipts that are not the newest")
         kept = [entry for entry in params["Entries"] if entry not in forgotten]
@@ -76,6 +76,31 @@ class SparkClient(SimulatedClient):
         answer = super()._attempt(operation, body, queue, timeout, cancel)
         self._perils.after(self._mortal, peril)
         return answer
+
+    def exchange(
+        self, method: str, target: str, body: bytes = b"", *, signed: bool = True, timeout: float | None = None
+    ) -> Answer:
+        """SQS says what time it is, in whole seconds, when the request arrives."""
+        del body, signed
+        assert timeout is not None
+        peril = self._perils.before(self._mortal)
+        simulator, faults = self._simulator, self._broker.faults
+        there, back = faults.delays()
+        fault = faults.next()
+        there += faults.slow() if fault == "slow request" else 0.0
+        back += faults.slow() if fault == "slow answer" else 0.0
+        call = self._call(f"{method} {target}", "")
+        if fault.startswith("lost") or there + back > timeout:
+            simulator.sleep(timeout)
+            self._process.note("does not hear what time it is")
+            raise failures.from_exception(TimeoutError(), call, timeout)
+        simulator.sleep(there)
+        if not self._broker.up:
+            raise failures.from_exception(CannotConnect("refused"), call, timeout)
+        head = f"HTTP/1.1 404 \r\nDate: {formatdate(int(simulator.now), usegmt=True)}".encode()
+        simulator.sleep(back)
+        self._perils.after(self._mortal, peril)
+        return Answer(404, head, b"")
 
     def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
         del cancel

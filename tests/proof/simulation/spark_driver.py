@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from semel.spark.pipeline.checkpoint import Checkpoint, Record
 from semel.spark.segments.log import SegmentLog
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
+from semel.spark.source.sqs_clock import SqsClock, sqs_time
 from simulation.spark_sink import SimulatedSink, SimulatedWriter, as_rows
 from simulation.spark_store import SEGMENTS, Bucket, SparkProcess
 from simulation.spark_threads import Waiters
@@ -106,7 +108,6 @@ class Driver:
             {queue.name: queue},
             clock=self.process.now,
             monotonic=self.process.monotonic,
-            sqs_time=lambda _: self.world.simulator.now,
             poll_seconds=0,
         )
         self.world.watch(planner)
@@ -262,11 +263,13 @@ class Job:
         world, process = self.world, attempt.process
         driver = self.driver
         try:
+            queue = world.queue(process)
             source = SourceTask(
                 replace(driver.settings, owner=self.planner.options.owner),
                 attempt.assignment,
                 log=SegmentLog(world.store(process, SEGMENTS, bucket)),
-                queue=world.queue(process),
+                queue=queue,
+                sqs_clock=SqsClock(partial(sqs_time, queue.client), process.now, process.monotonic),
                 first_wait=0,
                 clock=process.now,
                 monotonic=process.monotonic,

@@ -28,6 +28,7 @@ from semel.spark.source.committer import BatchCommitter
 from semel.spark.source.heartbeat import VisibilityHeartbeat
 from semel.spark.source.planner import Planner
 from semel.spark.source.reader import SourceTask
+from semel.spark.source.sqs_clock import Reading, SqsClock
 from simulation import spark_sink
 
 Mutant = Callable[[], Any]
@@ -262,10 +263,20 @@ def a_heartbeat_that_was_answered_too_late_counts() -> Iterator[None]:
 
     def extend(self: VisibilityHeartbeat, batch: int) -> int:
         self._read_receipts(batch)
-        self._until = dict.fromkeys(self._receipts, self._clock() + self._options.visibility)
+        self._until = dict.fromkeys(self._receipts, self._sqs_clock.monotonic() + self._options.visibility)
         return real(self, batch)
 
     with patched((VisibilityHeartbeat, "extend", extend)):
+        yield
+
+
+@mutant
+def the_clocks_of_other_hosts_are_trusted() -> Iterator[None]:
+    def read(self: SqsClock) -> Reading:
+        ahead = self._clock() - self.monotonic()
+        return Reading(ahead, ahead)
+
+    with patched((SqsClock, "read", read)):
         yield
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 from semel.errors import SemelError
 from semel.spark.segments import codec
 from semel.spark.segments.storage import StorageError, StorageUnavailable
 from simulation.faults import CallFaults
-from simulation.simulator import Process, Simulator
+from simulation.simulator import START, Process, Simulator
 
 T = TypeVar("T")
 
@@ -26,13 +27,18 @@ SEGMENTS: Final = "segments/"
 
 
 class SparkProcess(Process):
-    """A driver, a task's attempt, or an operator's command. `ack` is the setting that it runs with."""
+    """A driver, a task's attempt, or an operator's command. `ack` is the setting that it runs with. Each is on a host
+    of its own, which was started at another time: so their monotonic clocks have nothing in common."""
 
     def __init__(self, simulator: Simulator, name: str, skew: float = 0.0, *, mortal: bool = True) -> None:
         super().__init__(simulator, name, skew)
         self.mortal = mortal
         self.ack = "sealed"
         self.margin = 10.0
+        self._booted = START - 1_000.0 - crc32(name.encode()) % 1_000_000
+
+    def monotonic(self) -> float:
+        return self.simulator.now - self._booted
 
 
 class Perils:

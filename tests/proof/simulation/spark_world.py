@@ -54,7 +54,7 @@ class SparkWorld:
         self.facts: Counter[str] = Counter()
         self.checks = Checks(self)
         self.broker = SparkBroker(self.simulator, self.plan.queues(), seed=1, forgetful=self.plan.forgetful)
-        self.broker.on_call, self.broker.on_superseded = self.checks.on_call, self.checks.on_superseded
+        self.broker.on_call = self.checks.on_call
         if not self.plan.ledger:  # without one, what SQS delivers twice is not promised to be seen
             self.broker.service_faults.on = False
         self.perils = Perils(self.simulator)

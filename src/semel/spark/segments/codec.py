@@ -24,7 +24,6 @@ _META: Final = b"semel"
 # With so little, handing it to Arrow's threads takes longer than the work itself.
 _FEW_ROWS: Final = 1_000
 _FEW_BYTES: Final = 1 << 18
-SKEW: Final = 5.0  # seconds that the clocks of two hosts may differ by
 
 
 class SegmentDamaged(SemelError):
@@ -44,12 +43,7 @@ class Meta:
     queue: str
     attempt: str
     last: bool
-    hidden_until: float  # seconds since 1970 by the clock of the one who sealed it: until then its receipts are good
-
-    @property
-    def surely_hidden_until(self) -> float:
-        """By the clock of another host."""
-        return self.hidden_until - SKEW
+    hidden_until: float  # seconds since 1970 by SQS's clock: until then its receipts are good; 0 if that is not known
 
 
 def encode(table: pa.Table, meta: Meta) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from semel.errors import SemelError
@@ -17,8 +18,8 @@ from semel.spark.source.idle_poll import IdlePoll
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.queue_ids import queue_id
 from semel.spark.source.receiver import Arrival
-from semel.sqs.client import Queue
-from semel.sqs.client.failures import server_time
+from semel.spark.source.sqs_clock import sqs_time
+from semel.sqs.client import Client, Queue
 
 _log: Final = logging.getLogger("semel.spark")
 VISIBLE: Final = "ApproximateNumberOfMessages"
@@ -28,14 +29,6 @@ EMPTY_POLLS: Final = 2  # so many empty long polls in a row end it
 POLL: Final = 2  # seconds of such a poll; one of any length asks all of SQS's servers
 SKEW: Final = 60.0  # seconds that SQS's clock may be ahead of ours, where SQS does not say what time it is
 MARGIN: Final = 30.0  # seconds after the visibility timeout in which a message may come back
-
-
-def sqs_time(queue: Queue) -> float | None:
-    """Seconds since 1970 by SQS's own clock, or None if it does not say."""
-    try:
-        return server_time(queue.client.exchange("GET", "/", signed=False).head)
-    except SemelError:
-        return None
 
 
 class Backlog:
@@ -50,12 +43,14 @@ class Backlog:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        sqs_time: Callable[[Queue], float | None] = sqs_time,
+        sqs_time: Callable[[Client], float | None] = sqs_time,
         poll_seconds: int = POLL,
     ) -> None:
         self._queues, self._poll, self._look = queues, poll, look
         self._monotonic, self._poll_seconds = monotonic, poll_seconds
-        start = sqs_time(next(iter(queues.values())))
+        start = None
+        with suppress(SemelError):
+            start = sqs_time(next(iter(queues.values())).client)
         # The server's time is in whole seconds.
         self.before = int((clock() + SKEW if start is None else start + 1) * 1_000)  # milliseconds
         self._unfinished = set(queues)

@@ -18,6 +18,7 @@ from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder, task_count
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
+from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs.client import Queue
 from semel.sqs.errors import SqsError
 
@@ -33,19 +34,22 @@ class TooManyUnconfirmed(LogError):
 
 
 class BatchCommitter:
-    """`queues` by id. `hidden_until`: until when a segment's messages were kept hidden, by `ack=committed`."""
+    """`queues` by id. `hidden_until`: until when a segment's messages were kept hidden, by `ack=committed` and by the
+    monotonic clock; 0 if that is not known."""
 
     def __init__(
         self,
         log: SegmentLog,
         queues: Mapping[str, Queue],
         options: ReadOptions,
+        sqs_clock: SqsClock,
         hidden_until: Callable[[SegmentId], float] = lambda _: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
         self._queues = queues
         self._options = options
+        self._sqs_clock = sqs_clock
         self._hidden_until = hidden_until
         self._clock = clock
         self._committed, self._unconfirmed = log.last_commit()
@@ -122,8 +126,9 @@ class BatchCommitter:
         if returned:
             self._give_back(segment, returned)
             segment = segment.without(returned)
-        hidden_until = max(segment.meta.surely_hidden_until, self._hidden_until(segment_id))
-        with Acknowledger(self._queue(segment), self._options.threads, self._clock) as acknowledger:
+        queue, sqs_clock = self._queue(segment), self._sqs_clock
+        hidden_until = self._hidden_until(segment_id) or sqs_clock.read().surely_before(segment.meta.hidden_until)
+        with Acknowledger(queue, self._options.threads, sqs_clock.monotonic) as acknowledger:
             unconfirmed = acknowledger.acknowledge(segment.table, hidden_until).unconfirmed()
         rows = len(segment.table)
         known = ack or SegmentAck(segment.meta.queue, rows, segment.table.nbytes, rows, backlog=rows)

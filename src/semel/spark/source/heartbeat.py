@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -20,6 +19,7 @@ from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import SegmentId
 from semel.spark.segments.storage import StorageError
 from semel.spark.source.options import ReadOptions
+from semel.spark.source.sqs_clock import UNKNOWN, SqsClock
 from semel.sqs.client import Queue
 from semel.sqs.errors import SqsError
 
@@ -35,15 +35,16 @@ class VisibilityHeartbeat:
         log: SegmentLog,
         queues: Mapping[str, Queue],
         options: ReadOptions,
-        clock: Callable[[], float] = time.time,
+        sqs_clock: SqsClock,
     ) -> None:
         self._log = log
         self._queues = queues
         self._options = options
-        self._clock = clock
+        self._sqs_clock = sqs_clock
         self._batch: int | None = None
         self._receipts: dict[SegmentId, tuple[str, list[str]]] = {}
-        self._until: dict[SegmentId, float] = {}
+        self._sealed_until: dict[SegmentId, float] = {}  # by SQS's clock
+        self._until: dict[SegmentId, float] = {}  # by the monotonic clock
         self._round = threading.Lock()
         self._wake = threading.Condition()
         self._stopped = False
@@ -51,7 +52,7 @@ class VisibilityHeartbeat:
 
     def watch(self, batch: int) -> None:
         self._forget(batch)
-        self._until = {}
+        self._until, self._sealed_until = {}, {}
         with self._wake:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="semel-heartbeat", daemon=True)
@@ -63,7 +64,7 @@ class VisibilityHeartbeat:
             self._forget(None)
 
     def hidden_until(self, segment_id: SegmentId) -> float:
-        """Seconds since 1970; 0 if no round has seen the segment."""
+        """By the monotonic clock; 0 if no round has seen the segment, or could know."""
         return self._until.get(segment_id, 0.0)
 
     def stop(self) -> None:
@@ -93,16 +94,17 @@ class VisibilityHeartbeat:
         """One round; returns how many messages stay hidden."""
         with self._round:
             self._read_receipts(batch)
+            self._read_clock()
             pages = [
                 (segment_id, queue, receipts[start : start + PAGE])
                 for segment_id, (queue, receipts) in self._receipts.items()
                 for start in range(0, len(receipts), PAGE)
             ]
-            until = self._clock() + self._options.visibility
+            until = self._sqs_clock.monotonic() + self._options.visibility
             with ThreadPoolExecutor(self._options.threads, thread_name_prefix="semel-heartbeat") as pool:
                 hidden = list(pool.map(lambda page: self._extend_page(batch, page[1], page[2]), pages))
             failed = {page[0] for page, count in zip(pages, hidden, strict=True) if count < len(page[2])}
-            answered = self._clock()
+            answered = self._sqs_clock.monotonic()
             hidden_still = {segment_id for segment_id in self._receipts if answered < self.hidden_until(segment_id)}
             self._until |= dict.fromkeys(hidden_still - failed, until)
             return sum(hidden)
@@ -113,9 +115,16 @@ class VisibilityHeartbeat:
             for segment_id in self._log.files(batch).sealed:
                 if segment_id not in self._receipts and (segment := self._log.read(segment_id)) is not None:
                     self._receipts[segment_id] = (segment.meta.queue, segment.table.column("receipt").to_pylist())
-                    self._until.setdefault(segment_id, segment.meta.surely_hidden_until)
+                    self._sealed_until[segment_id] = segment.meta.hidden_until
         except StorageError as error:
             _log.warning("the heartbeat of batch %d does not know what was sealed last: %s", batch, error)
+
+    def _read_clock(self) -> None:
+        """Until when messages are hidden by their segments, in our own time. If SQS does not answer, later."""
+        unknown = self._sealed_until.keys() - self._until.keys()
+        reading = self._sqs_clock.read() if unknown else UNKNOWN
+        if reading is not UNKNOWN:
+            self._until |= {segment_id: reading.surely_before(self._sealed_until[segment_id]) for segment_id in unknown}
 
     def _extend_page(self, batch: int, queue: str, receipts: list[str]) -> int:
         if self._batch != batch:

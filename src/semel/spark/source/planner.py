@@ -27,7 +27,8 @@ from semel.spark.source.idle_poll import IdlePoll
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.queue_ids import by_id
 from semel.spark.source.reader import Assignment, SourceTask
-from semel.sqs.client import Queue
+from semel.spark.source.sqs_clock import SqsClock, sqs_time
+from semel.sqs.client import Client, Queue
 
 Offset = dict[str, Any]
 # A task costs a few milliseconds before it has received anything: fewer of them when little is waiting.
@@ -46,13 +47,14 @@ class Planner:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        sqs_time: Callable[[Queue], float | None] = backlog.sqs_time,
+        sqs_time: Callable[[Client], float | None] = sqs_time,
         poll_seconds: int | None = None,
     ) -> None:
         self.options = options
         self.log = log
         self.queues = dict(queues)
         self._clock, self._monotonic, self._sqs_time = clock, monotonic, sqs_time
+        self._sqs_clock = SqsClock(lambda: sqs_time(next(iter(self.queues.values())).client), clock, monotonic)
         self._poll_seconds = poll_seconds  # for tests: of every poll
         self._poll = IdlePoll(self.queues, options, clock, monotonic)
         self._checked = self._begun = False
@@ -180,12 +182,12 @@ class Planner:
     def _heartbeat(self) -> VisibilityHeartbeat | None:
         if self.options.ack != "committed":
             return None
-        return VisibilityHeartbeat(self.log, self._by_id, self.options, self._clock)
+        return VisibilityHeartbeat(self.log, self._by_id, self.options, self._sqs_clock)
 
     @cached_property
     def _committer(self) -> BatchCommitter:
         hidden_until = self._heartbeat.hidden_until if self._heartbeat else (lambda _: 0.0)
-        return BatchCommitter(self.log, self._by_id, self.options, hidden_until, self._clock)
+        return BatchCommitter(self.log, self._by_id, self.options, self._sqs_clock, hidden_until, self._clock)
 
     def _count(self, acks: list[SegmentAck]) -> None:
         if not acks:
@@ -242,6 +244,7 @@ class Planner:
                 assignment,
                 log=self.log,
                 queue=self.queues[name],
+                sqs_clock=self._sqs_clock,
                 clock=self._clock,
                 monotonic=self._monotonic,
             )

@@ -41,6 +41,7 @@ from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.queue_ids import label, queue_id
 from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
+from semel.spark.source.sqs_clock import UNKNOWN, SqsClock, clock_of
 from semel.sqs.client import Client, Queue
 from semel.sqs.errors import SqsError
 
@@ -99,6 +100,7 @@ class SourceTask:
         *,
         log: SegmentLog | None = None,
         queue: Queue | None = None,
+        sqs_clock: SqsClock | None = None,
         first_wait: int = FIRST_WAIT,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -112,6 +114,7 @@ class SourceTask:
         self._label = label(self.queue, options.queues)
         self._first_wait = first_wait
         self._clock, self._monotonic = clock, monotonic
+        self._sqs_clock = sqs_clock or clock_of(self.queue.client)
         self._until = monotonic() + options.max_seconds
         self._key_rule = key_rule(options.key)
         self._claims = claims_for(options.ledger, self.queue, options.visibility)
@@ -261,9 +264,9 @@ class SourceTask:
 
     def _put(self, segment_id: SegmentId, sifted: _Sifted, *, last: bool) -> Sealed:
         """What is sealed there now: our messages, or those of another attempt that was first."""
+        reading = self._sqs_clock.read() if sifted.messages else UNKNOWN  # before `_in_time`: it takes its time
         table = self._in_time(sifted)
-        now = self._monotonic()
-        hidden_until = self._clock() + (_hidden_until(sifted.messages) - now if sifted.messages else 0.0)
+        hidden_until = reading.earliest(_hidden_until(sifted.messages))
         crash_points.reached("before-seal")
         try:
             sealed = self.log.seal(segment_id, table, Meta(queue_id(self.queue), self.attempt, last, hidden_until))
@@ -327,7 +330,7 @@ class SourceTask:
                 f"batch {sealed.segment_id.batch} of {self.log.store.url} was committed by another attempt"
             )
         self._tracer.received_before(sealed.table)
-        hidden_until = self._monotonic() + sealed.meta.surely_hidden_until - self._clock()
+        hidden_until = self._sqs_clock.read().surely_before(sealed.meta.hidden_until)
         return self._acknowledge(sealed, _Sifted(len(sealed.table)), hidden_until)
 
     def _acknowledge(self, sealed: Sealed, sifted: _Sifted, hidden_until: float) -> Sealed:

@@ -224,7 +224,9 @@ class Client:
             raise failures.not_json(self._call(operation, queue), answer)
         return found
 
-    def exchange(self, method: str, target: str, body: bytes = b"", *, signed: bool = True) -> Answer:
+    def exchange(
+        self, method: str, target: str, body: bytes = b"", *, signed: bool = True, timeout: float | None = None
+    ) -> Answer:
         """A plain request for `target`, a path with its query, to the same place: what is beside SQS's own calls."""
         host = self._resolved.host
         headers = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -234,11 +236,12 @@ class Client:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
         head = f"{method} {self._resolved.request_address}{target} HTTP/1.1\r\n".encode()
         request = head + lines + self._resolved.proxy_headers + b"\r\n" + body
+        limit = self._read_timeout if timeout is None else min(timeout, self._read_timeout)
         try:
-            return self._transport.exchange(request, self._read_timeout)
+            return self._transport.exchange(request, limit)
         except OSError as error:
             path = target.partition("?")[0]
-            raise failures.from_exception(error, self._call(f"{method} {path}", ""), self._read_timeout) from error
+            raise failures.from_exception(error, self._call(f"{method} {path}", ""), limit) from error
 
     def _call(self, operation: str, queue: str) -> Call:
         return Call(operation, queue, self.endpoint, self.region)
