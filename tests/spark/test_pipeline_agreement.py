@@ -19,8 +19,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.cli import main
 from semel.spark import crash_points
 from semel.spark.pipeline import agreement
-from semel.spark.pipeline.batch import is_in
-from semel.spark.pipeline.checkpoint import QUERY, Checkpoint, Disagreement, Record
+from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
 from semel.spark.segments.log import LogError
@@ -313,31 +312,6 @@ def test_rejects_of_a_batch_that_the_log_no_longer_has_as_it_was_come_again_and_
 
         assert (plan.base, plan.rejects_again, plan.loses, plan.older_log) == (1, True, True, not lost)
         agreement.check(checkpoint, record, place.log, (rows, rejects))
-
-
-def test_a_batch_without_data_is_not_taken_for_the_batch_after_it(tmp_path: Path) -> None:
-    """Found by the simulation: Spark runs such batches for the sake of its state, and after a stale driver has written
-    into a new query's checkpoint. The one after it was taken for one that is in the table, and a reset dropped it."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
-        log, planner = agreement.DriverLog(place.log), place.planner()
-        place.send("0")
-        start, _ = place.batch(planner, planner.initial())
-        sinks[0].open(pa.schema([]))
-        sinks[0].commit(MicroBatch(record.id, 0, log.content()), [])
-        planner.committed(start)
-        assert planner.assignments(start, start) == []
-        sinks[0].commit(MicroBatch(record.id, 1, log.content()), [])
-        assert is_in(sinks[0], MicroBatch(record.id, 1), log.content), "it is the same when it is run again"
-        place.send("1")
-        place.batch(planner, start)  # and the driver dies before the commit
-        for number in range(3):
-            checkpoint.store.put(f"{QUERY}/offsets/{number}", b"{}")
-
-        agreement.check(checkpoint, record, place.log, sinks)
-        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
-        assert (plan.batch, plan.replayed, plan.in_sink, plan.loses) == (2, 1, 0, False)
 
 
 def test_a_reset_names_what_it_drops_if_the_table_has_the_batch_made_of_other_segments(tmp_path: Path) -> None:

@@ -683,6 +683,20 @@ def test_of_two_drivers_that_end_one_batch_the_second_forgets_no_unconfirmed_del
     assert place.log.unconfirmed_deletes() != {}
 
 
+def test_an_offset_of_a_batch_that_is_committed_is_refused_in_a_pipeline(place: Intake) -> None:
+    """Found by the simulation: a driver from before a reset has written it into the progress of the new query."""
+    named = place.with_options(owner="a")
+    named.send("0")
+    planner = named.planner()
+    end, _ = named.batch(planner, planner.initial())
+    planner.committed(end)
+    begun_anew = named.planner()
+    start = begun_anew.initial()
+    assert start["batch"] == end["batch"]
+    with pytest.raises(LogError, match=r"two drivers have written to the checkpoint.*semel pipeline reset"):
+        begun_anew.assignments(start, end)
+
+
 def test_a_batch_without_data_is_run_only_after_the_one_before_it_is_committed(place: Intake) -> None:
     """A driver that stood still writes an offset again that another has written: its batch then looks empty, and its
     messages would be dropped unread."""

@@ -153,9 +153,7 @@ class Driver:
             start = known[number - 1] if number else planner.initial()
             if number not in known:
                 end = planner.latest(start, self.world.rows)
-                if end == start and number and self.is_due_without_data(known, number):
-                    self.world.facts["batches without data"] += 1
-                elif end == start:
+                if end == start:
                     idle += 1
                     self.world.simulator.sleep(self.world.idle_seconds())
                     continue
@@ -169,10 +167,6 @@ class Driver:
             store.put(f"query/commits/{number}", b"{}")
             number += 1
         self.idle = True
-
-    def is_due_without_data(self, known: dict[int, Offset], number: int) -> bool:
-        """Where they are not switched off, a query with state has one after each batch that had data."""
-        return self.world.plan.without_data and known.get(number - 2) != known[number - 1]
 
 
 class Job:

@@ -348,12 +348,6 @@ def a_reset_forgets_which_deletes_are_in_doubt() -> Iterator[None]:
         yield
 
 
-@mutant
-def a_batch_without_data_bears_the_name_of_the_next_one() -> Iterator[None]:
-    with patched((SegmentLog, "content_after", lambda self, through: self.content(through + 1))):
-        yield
-
-
 # The ledger.
 
 

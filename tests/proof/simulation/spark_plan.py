@@ -40,7 +40,6 @@ class Plan:
     skews: tuple[float, ...]  # of the machines
     another_disk: bool  # one machine has a disk of its own where the others see the log
     forgetful: bool  # SQS forgets deletes with a receipt that is not the newest
-    without_data: bool  # Spark runs batches without data
 
     @property
     def queue(self) -> str:
@@ -80,5 +79,4 @@ def drawn_plan(choices: Choices) -> Plan:
         skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
         another_disk=choices.chance(0.15),
         forgetful=choices.chance(0.6),
-        without_data=choices.chance(0.3),
     )

@@ -48,7 +48,7 @@ class DriverLog:
     def content(self) -> str:
         """What the batch in progress is made of, once its tasks have run: it is the one after the last committed."""
         self.committed = self._log.committed()
-        return str(self._log.content_after(self.committed.through))
+        return str(self._log.content(self.committed.through + 1))
 
     def give_back(self, number: int, until: Mapping[str, float]) -> None:
         self._log.give_back(number, until)

@@ -275,16 +275,10 @@ class SegmentLog:
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
         read only if it has no ack."""
-        return self._content(batch, self.plan(batch))
-
-    def content_after(self, through: int) -> Content:
-        """Of the batch in progress, which comes after the last that is committed. If it has no plan, then Spark runs a
-        batch without data. Its content is nothing, and not that of the next batch with data."""
-        plan = self.plan(through + 1)
-        return Content.of(self._known_id(), through, {}) if plan is None else self._content(through + 1, plan)
-
-    def _content(self, batch: int, plan: Mapping[str, Any] | None) -> Content:
-        files = self.files(batch)
+        if self._id is None:
+            identity = self.identity()
+            self._id = None if identity is None else identity["id"]
+        plan, files = self.plan(batch), self.files(batch)
         unplanned = () if plan is None else files.unplanned(task_count(plan))
         attempts = {}
         for segment_id in files.all:
@@ -293,13 +287,7 @@ class SegmentLog:
             if segment_id in files.replaced:
                 raise self.replaced(segment_id)
             attempts[segment_id] = files.acked.get(segment_id) or self._sealer(segment_id)
-        return Content.of(self._known_id(), batch, attempts)
-
-    def _known_id(self) -> str:
-        if self._id is None:
-            identity = self.identity()
-            self._id = None if identity is None else identity["id"]
-        return self._id or ""
+        return Content.of(self._id or "", batch, attempts)
 
     def _sealer(self, segment_id: SegmentId) -> str:
         sealed = self.read(segment_id)

@@ -101,7 +101,7 @@ class Planner:
 
     def assignments(self, start: Offset, end: Offset) -> list[Assignment]:
         if start["batch"] == end["batch"]:
-            self._check_committed(end)
+            self._check_without_data(end)
             return []
         if end["batch"] != start["batch"] + 1 or not {"plan", "planned_at"} <= end.keys():
             raise LogError(
@@ -117,14 +117,15 @@ class Planner:
         self._seal_polled(planned, files)
         return planned
 
-    def _check_committed(self, end: Offset) -> None:
+    def _check_without_data(self, end: Offset) -> None:
         """Spark runs a batch without data for the sake of its state, and only after the one before was committed. Where
-        an offset was written twice, by two drivers, a batch would look like that whose messages nobody has read."""
-        if self.log.through() < end["batch"]:
+        an offset was written twice, by two drivers, a batch would look like that whose messages nobody has read. A
+        pipeline has no batches without data: its sinks would take one for the next batch of the log."""
+        if self.options.owner is not None or self.log.through() < end["batch"]:
             raise LogError(
                 f"two batches of this checkpoint end with batch {end['batch']} of the segment log "
-                f"{self.log.store.url}, which is not committed: two drivers have written to the checkpoint. "
-                f"{NOTHING_DONE}. {way_out(self.options.owner)}"
+                f"{self.log.store.url}: two drivers have written to the checkpoint. {NOTHING_DONE}. "
+                f"{way_out(self.options.owner)}"
             )
 
     def committed(self, end: Offset) -> None:
