@@ -121,7 +121,7 @@ proof-models: $(DEV)  ## every interleaving of two workers, and of two drivers
 
 proof-simulation: $(DEV)  ## a million simulated schedules of crashes and lost answers; then every bug on purpose
 	$(PROVE) simulation --schedules $(SCHEDULES)
-	$(PROVE) simulation --mutants --schedules 4000
+	$(PROVE) simulation --mutants --schedules 2000
 
 proof-crashes: $(DEV)  ## real processes killed, stopped, restarted and cut off; then drivers and executors of Spark
 	$(PROVE) process_crashes --minutes $(CRASH_MINUTES)

@@ -68,7 +68,7 @@ class Intake:
 
         if assignment.plan == BY_HAND and self.log.committed().through < assignment.batch:
             self.log.create(self.options.queues)
-            self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 1}})
+            self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 2}})
         return SourceTask(
             self.options,
             assignment,

@@ -156,6 +156,17 @@ def test_a_task_whose_log_was_replaced_meanwhile_deletes_nothing(place: Intake, 
     assert place.waiting() == (0, 1)
 
 
+def test_what_is_sealed_by_no_task_of_the_batch_is_received_again_and_not_taken_for_a_duplicate(place: Intake) -> None:
+    """Found by the simulation: of such a task's messages nothing is deleted, as no driver knows its segment."""
+    place.send("a")
+    stray = place.task(replace(GIVEN, task=2))
+    stray._acknowledge = lambda sealed, *_: sealed  # type: ignore[method-assign]
+    assert [body for table in stray.tables() for body in bodies(table)] == ["a"]
+    place.clock.advance(place.options.visibility + 1)
+    assert place.run(GIVEN) == ["a"]
+    assert place.waiting() == (0, 0)
+
+
 def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> None:
     place.send("a", "b")
     place.run(GIVEN)

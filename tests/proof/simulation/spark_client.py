@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -21,6 +21,7 @@ from simulation.simulator import Simulator
 from simulation.spark_store import Perils, SparkProcess
 
 T = TypeVar("T")
+LATE_MORE_OFTEN: Final = ("DeleteMessageBatch", "ChangeMessageVisibilityBatch")
 
 
 class SparkBroker(SimulatedBroker):
@@ -58,8 +59,9 @@ class SparkClient(SimulatedClient):
         self._mortal, self._perils = process, perils
 
     def perform(self, operation: str, body: bytes, **options: Any) -> dict[str, Any]:
-        """Deletes fail or come late more often than other calls: what is not surely deleted must be recognised."""
-        if operation == "DeleteMessageBatch" and self._perils.delete_faults.next():
+        """Deletes and heartbeats fail or come late more often than other calls: what is not surely deleted must be
+        recognised."""
+        if operation in LATE_MORE_OFTEN and self._perils.delete_faults.next():
             late = self._simulator.choices.one_of((0.0, 15.0, 50.0, 130.0))
             self._simulator.sleep(late)
             if not late:

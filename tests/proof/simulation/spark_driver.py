@@ -250,6 +250,7 @@ class Job:
         self.driver.attempts.append(attempt)
         bucket = world.another_disk() or world.bucket
         process.spawn("main", lambda: self.attempt(attempt, task, bucket), world.perils.start_delay())
+        world.launches.wake()
         return attempt
 
     def attempt(self, attempt: Attempt, task: SinkTask, bucket: Bucket) -> None:

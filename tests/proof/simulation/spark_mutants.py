@@ -74,8 +74,18 @@ def a_segment_of_a_zombie_is_accepted_after_its_batch_is_committed() -> Iterator
             raise log.BatchAlreadyCommitted("dropped meanwhile")
         return sealed
 
-    with patched((SegmentLog, "seal", seal)):
+    with patched((SegmentLog, "seal", seal), (SourceTask, "_put", _put_without_a_look_at_the_plan())):
         yield
+
+
+def _put_without_a_look_at_the_plan() -> Callable[..., Sealed]:
+    real = SourceTask._put
+
+    def put(self: SourceTask, segment_id: SegmentId, sifted: Any, *, last: bool) -> Sealed:
+        self._check_log = lambda: None  # type: ignore[method-assign]
+        return real(self, segment_id, sifted, last=last)
+
+    return put
 
 
 @mutant
@@ -102,13 +112,10 @@ def the_margin_is_not_looked_at_again_before_the_seal() -> Iterator[None]:
 
 @mutant
 def a_task_whose_log_was_replaced_deletes_what_it_has_sealed() -> Iterator[None]:
-    real = SourceTask._put
-
-    def put(self: SourceTask, segment_id: SegmentId, sifted: Any, *, last: bool) -> Sealed:
-        self._check_log = lambda: None  # type: ignore[method-assign]
-        return real(self, segment_id, sifted, last=last)
-
-    with patched((SourceTask, "_put", put)):
+    """And a reset does not say so."""
+    with patched(
+        (SourceTask, "_put", _put_without_a_look_at_the_plan()), (agreement, "_dropped", lambda *_arguments: ())
+    ):
         yield
 
 
@@ -123,7 +130,12 @@ def who_loses_the_race_for_a_seal_deletes_its_messages() -> Iterator[None]:
 
 @mutant
 def an_acknowledged_segment_that_is_gone_is_replaced_by_other_messages() -> Iterator[None]:
-    with patched((SourceTask, "_sealed", lambda self, segment_id: self.log.read(segment_id))):
+    """Nobody looks for an ack without its segment, nor for two acks of one segment."""
+    real = SegmentLog.files
+    with patched(
+        (SourceTask, "_sealed", lambda self, segment_id: self.log.read(segment_id)),
+        (SegmentLog, "files", lambda self, batch: replace(real(self, batch), replaced={})),
+    ):
         yield
 
 
@@ -230,14 +242,17 @@ def unconfirmed_deletes_are_forgotten() -> Iterator[None]:
 
 
 @mutant
-def the_last_of_two_drivers_decides_what_is_remembered_of_a_batch() -> Iterator[None]:
+def the_last_of_two_drivers_decides_which_deletes_are_in_doubt() -> Iterator[None]:
     """As when there was one file for all batches."""
     real = SegmentLog.finish
 
     def finish(self: SegmentLog, committed: Committed, unconfirmed: Any, names: tuple[str, ...]) -> bool:
-        own = f"{log.COMMITS}/{committed.through:010d}.json"
-        self.store.delete([name for name in self.store.names(log.COMMITS) if name >= own])
-        return real(self, committed, unconfirmed, names)
+        ours = real(self, committed, unconfirmed, names)
+        if not ours and unconfirmed is not None:
+            newest = self.store.names(log.COMMITS)[-1]
+            found = orjson.loads(self.store.read(newest) or b"{}")
+            self.store.put(newest, orjson.dumps({**found, "unconfirmed": unconfirmed}))
+        return ours
 
     with patched((SegmentLog, "finish", finish)):
         yield

@@ -25,6 +25,7 @@ EVENTS: Final = (
     "restore progress",
     "reset",
 )
+OFTEN: Final = ("pause driver", "second driver")  # much of what can go wrong takes two drivers
 DESTRUCTIVE: Final = ("lose segment", "restore checkpoint")  # after them, not everything is promised
 
 
@@ -73,8 +74,8 @@ def drawn_plan(choices: Choices) -> Plan:
         ack=choices.one_of(("sealed", "committed")),
         columns=choices.one_of((None, ("body",))),
         events=(
-            *(event for event in EVENTS if choices.chance(0.25)),
-            *(event for event in DESTRUCTIVE if choices.chance(0.1)),
+            *(event for event in EVENTS if choices.chance(0.4 if event in OFTEN else 0.25)),
+            *(event for event in DESTRUCTIVE if choices.chance(0.2)),
         ),
         skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
         another_disk=choices.chance(0.15),

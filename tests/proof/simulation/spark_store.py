@@ -13,6 +13,7 @@ from zlib import crc32
 
 from semel.errors import SemelError
 from semel.spark.segments import codec
+from semel.spark.segments.log import COMMITS
 from semel.spark.segments.storage import StorageError, StorageUnavailable
 from simulation.faults import CallFaults
 from simulation.simulator import START, Process, Simulator
@@ -50,7 +51,14 @@ class Perils:
         self.delete_faults = CallFaults(simulator.choices, {"fails": 300})
         self.claim_faults = CallFaults(simulator.choices, {"slow": 250})
         self.plan_faults = CallFaults(simulator.choices, {"slow": 250})
+        self.commit_faults = CallFaults(simulator.choices, {"slow": 300}, 0.5)
+        self.seal_faults = CallFaults(simulator.choices, {"slow": 80}, 0.3)
         self.start_faults = CallFaults(simulator.choices, {"slow": 200})
+
+    def calm_down(self) -> None:
+        for faults in vars(self).values():
+            if isinstance(faults, CallFaults):
+                faults.on = False
 
     def slow_claim(self, process: SparkProcess) -> None:
         """Between what was received and its seal, a ledger takes its time."""
@@ -59,6 +67,14 @@ class Perils:
     def slow_plan(self, process: SparkProcess) -> None:
         """Between a batch's plan and its seal, the driver is swapped out, or collects its garbage."""
         self._stand_still(process, self.plan_faults)
+
+    def slow_commit(self, process: SparkProcess) -> None:
+        """The same between the deletes of a batch and its commit: another driver may commit it meanwhile."""
+        self._stand_still(process, self.commit_faults)
+
+    def slow_seal(self, process: SparkProcess) -> None:
+        """The same in the instant before a seal: another attempt may seal meanwhile, or the log be replaced."""
+        self._stand_still(process, self.seal_faults)
 
     def start_delay(self) -> float:
         """Seconds until the executor of a task is up. Meanwhile, what other tasks hold may become visible again."""
@@ -213,11 +229,19 @@ class SimulatedStore(Remote):
         return StorageUnavailable(f"{self.url}: {what}")
 
     def put(self, name: str, data: bytes) -> None:
+        self._slow_seal(name)
         self._call(("put", name), lambda: self._written(self._bucket.put, name, data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
+        if name.startswith(COMMITS):
+            self._perils.slow_commit(self._process)
         self.on_create(self._process, name, data)
+        self._slow_seal(name)
         return self._call(("create", name), lambda: self._written(self._bucket.put_if_absent, name, data), create=True)
+
+    def _slow_seal(self, name: str) -> None:
+        if name.endswith(".seg"):
+            self._perils.slow_seal(self._process)
 
     def _written(self, put: Callable[[str, bytes], T], name: str, data: bytes) -> T:
         if self._bucket.full:

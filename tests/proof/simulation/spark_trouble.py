@@ -122,6 +122,13 @@ class Trouble:
 
     def restore_checkpoint(self) -> None:
         """All of it, with the log: what was sealed since then is gone, and what was deleted is not known to be."""
+        if self.copies and self.choices.chance(0.7):  # while tasks are at work, which do not hear of it
+            self.world.launches.wait(60.0)
+            self.simulator.sleep(self.choices.one_of((0.002, 0.006, 0.02)))
+            for driver in self._running():
+                driver.attempts = []
+            if self.choices.chance(0.5):
+                self.other_settings()
         if self._copied():
             return
         checks, bucket = self.world.checks, self.world.bucket

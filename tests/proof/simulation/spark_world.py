@@ -78,7 +78,7 @@ class SparkWorld:
         self.drivers: list[Driver] = []
         self.refusals: list[SemelError] = []
         self.damage_seen = self.resetting = self.reset_refused = False
-        self.ended = Waiters(self.simulator)
+        self.ended, self.launches = Waiters(self.simulator), Waiters(self.simulator)
         self.calm = self.at_rest = self.sent_all = False
         self.idle_rounds, self.rows, self.launched, self.twins = 4, 6, 0, 0
 
@@ -139,6 +139,9 @@ class SparkWorld:
         while True:
             while self.resetting:
                 self.simulator.sleep(10.0)
+            if "second driver" in self.plan.events and not self.calm and self.choices.chance(0.4):
+                self.facts["two drivers at once"] += 1
+                self.start_driver()
             driver = self.start_driver()
             if self.is_taken_for_dead(driver):
                 continue
@@ -224,10 +227,7 @@ class SparkWorld:
         broker = self.broker
         for faults in (broker.faults, broker.service_faults, self.store_faults, self.sink_faults, self.ledger_faults):
             faults.on = False
-        perils = self.perils
-        for faults in (perils.faults, perils.delete_faults, perils.claim_faults, perils.plan_faults):
-            faults.on = False
-        perils.start_faults.on = False
+        self.perils.calm_down()
         broker.come_back()
         self.bucket.away = self.bucket.full = self.table.away = self.outage.down = False
         self.calm, self.idle_rounds = True, 2

@@ -31,7 +31,7 @@ from semel.messages.keys import key_rule
 from semel.spark import crash_points
 from semel.spark.segments.codec import Meta
 from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
-from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
+from semel.spark.segments.model import Sealed, SegmentAck, SegmentId, task_count
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger, PendingAck
@@ -126,6 +126,7 @@ class SourceTask:
         self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
         self._unconfirmed: frozenset[str] | None = None
         self._part = 0
+        self._tasks = 0  # of the batch
 
     def tables(self) -> Iterator[pa.Table]:
         """The sealed parts of this task, in order."""
@@ -161,6 +162,7 @@ class SourceTask:
         copy that somebody has put in its place."""
         plan, batch = self.log.plan(self.assignment.batch), self.assignment.batch
         if plan is not None and plan["id"] == self.assignment.plan:
+            self._tasks = task_count(plan)
             return
         if self.log.through() >= batch:
             raise BatchAlreadyCommitted(f"batch {batch} of {self.log.store.url} was finished by another attempt")
@@ -245,6 +247,8 @@ class SourceTask:
         files = self.log.files(self.assignment.batch)
         for segment_id in files.sealed:
             if segment_id.task == self.assignment.task and segment_id.part >= self._part:  # see `_lose`
+                continue
+            if segment_id.task >= self._tasks:  # no task gives it out: see `_put`
                 continue
             attempt = files.acked.get(segment_id)
             ack = None if attempt is None else self.log.read_ack(segment_id, attempt)
