@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
-from semel.spark.segments.log import COMMITS, FORMAT, IDENTITY, LogError, SegmentLog
-from semel.spark.segments.model import Committed, Totals
+from semel.spark.segments.log import COMMITS, FORMAT, IDENTITY, PLAN, LogError, SegmentLog
+from semel.spark.segments.model import Committed, Totals, folder
 from semel.spark.segments.storage import LocalStore
 
 IN_DOUBT = {"orders": {"m1": 1}}
@@ -56,3 +57,20 @@ def test_a_log_of_the_format_before_is_gone_on_with(log: SegmentLog) -> None:
 def test_a_log_that_was_removed_during_a_reset_is_not_handed_over(log: SegmentLog) -> None:
     with pytest.raises(LogError, match="is empty or was removed meanwhile"):
         log.hand_over("me")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"batch": 1, "plan": {"orders": 1}},
+        {"id": "p", "plan": {"orders": 1}},
+        {"id": "p", "batch": 1},
+        {"id": "p", "batch": 1, "plan": {"orders": "1"}},
+        {"id": "p", "batch": 1, "plan": [1]},
+    ],
+)
+def test_a_plan_that_is_damaged_is_named(log: SegmentLog, plan: dict[str, Any]) -> None:
+    name = f"{folder(1)}/{PLAN}"
+    log.store.put(name, orjson.dumps(plan))
+    with pytest.raises(LogError, match=name):
+        log.plan(1)

@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from semel.spark.pipeline.agreement import DriverLog
+from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.segments.log import LogError, OtherQuery, SegmentLog, counts
 from semel.spark.segments.model import BatchFiles, Committed, SegmentId
 from semel.spark.segments.storage import LocalStore
@@ -23,7 +24,7 @@ from semel.spark.source.planner import Offset, Planner, assignments
 from semel.spark.source.queue_ids import queue_id
 from semel.spark.source.sqs_clock import sqs_time
 from semel.sqs.errors import Unreachable
-from spark.intake import Intake, intake
+from spark.intake import Intake, bodies, intake
 
 
 @pytest.fixture
@@ -759,6 +760,32 @@ def test_a_segment_of_a_task_that_the_plan_does_not_have_is_neither_deleted_nor_
     with pytest.raises(LogError, match=r"t0001-p00000\.seg is of a task that the plan"):
         place.planner().latest(end, 100)
     assert place.log.read(SegmentId(1, 1, 0)) is not None
+
+
+def test_committed_deletes_nothing_of_a_segment_that_was_replaced_after_its_batch_was_listed(
+    place: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = place.with_options(ack="committed")
+    late.send("a")
+    planner = late.planner()
+    end, _ = late.batch(planner, planner.initial())
+    zombie, files = late.task(assignments(end)[0]), SegmentLog.files
+    late.send("b")
+    zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
+
+    def listed(log: SegmentLog, batch: int) -> BatchFiles:
+        """Then the segment is lost, and a late attempt seals its name."""
+        found = files(log, batch)
+        monkeypatch.setattr(SegmentLog, "files", files)
+        late.store.delete([SegmentId(1, 0, 0).name])
+        assert [body for table in zombie.tables() for body in bodies(table)] == ["b"]
+        return found
+
+    monkeypatch.setattr(SegmentLog, "files", listed)
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        planner.latest(end, 100)
+    assert late.waiting() == (0, 2)
+    planner.stop()
 
 
 def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> None:

@@ -370,7 +370,7 @@ def test_fifo_a_replay_gives_out_all_parts(tmp_path: Path) -> None:
         assert place.run(given) == place.run(given)
 
 
-def test_a_ledger_retentions_out_what_a_handler_has_done(tmp_path: Path) -> None:
+def test_a_ledger_keeps_out_what_a_handler_has_done(tmp_path: Path) -> None:
     with intake(tmp_path / "log") as plain:
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id")

@@ -63,9 +63,10 @@ class MemoryStore:
 
 
 SEGMENT: Final = SegmentId(7, 1, 0)
+PLANNED: Final = {"batch": 7, "id": "p", "plan": {"orders": 2}}
 FILES: Final = {
     IDENTITY: orjson.dumps({"id": "0123456789ab", "format": FORMAT, "queues": ["orders"], "owner": "orders"}),
-    f"{folder(7)}/{PLAN}": orjson.dumps({"batch": 7, "id": "p", "tasks": [0, 1]}),
+    f"{folder(7)}/{PLAN}": orjson.dumps(PLANNED),
     SEGMENT.ack_name("attempt-1"): orjson.dumps(
         {
             "queue": "orders",
@@ -112,7 +113,7 @@ def _identity(log: SegmentLog) -> None:
 
 
 def _plan(log: SegmentLog) -> None:
-    log.seal_plan({"batch": 7, "id": "p", "tasks": [0, 1]}, "orders")
+    log.seal_plan(PLANNED, "orders")
 
 
 def _ack(log: SegmentLog) -> None:

@@ -45,6 +45,7 @@ from semel.spark.segments.model import (
     SegmentId,
     Totals,
     folder,
+    is_plan,
     task_count,
 )
 from semel.spark.segments.storage import Store, open_store
@@ -193,8 +194,8 @@ class SegmentLog:
     def plan(self, batch: int) -> dict[str, Any] | None:
         name = f"{folder(batch)}/{PLAN}"
         plan = self._read(name, dict[str, Any])
-        if plan is not None and not (isinstance(plan.get("id"), str) and type(plan.get("batch")) is int):
-            raise self._damaged(name, "it has no id, or no number of its batch")
+        if plan is not None and not is_plan(plan):
+            raise self._damaged(name, "it has no id, no number of its batch, or no number of tasks for each queue")
         return plan
 
     def seal_plan(self, end: Mapping[str, Any], owner: str | None = None) -> None:

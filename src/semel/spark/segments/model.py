@@ -51,6 +51,16 @@ def folder(batch: int) -> str:
     return f"b{batch:010d}"
 
 
+def is_plan(value: Mapping[str, Any]) -> bool:
+    tasks = value.get("plan")
+    return (
+        isinstance(value.get("id"), str)
+        and type(value.get("batch")) is int
+        and isinstance(tasks, dict)
+        and all(type(count) is int for count in tasks.values())
+    )
+
+
 def task_count(plan: Mapping[str, Any]) -> int:
     return sum(plan["plan"].values())
 

@@ -25,6 +25,7 @@ from semel.spark.source.planner import Planner, assignments
 from semel.spark.source.queue_ids import by_id, label
 from semel.spark.source.reader import Assignment, SourceTask, client_for, rows
 from semel.spark.source.receiver import Receiver
+from semel.spark.source.returns import Returned, return_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +82,6 @@ class SqsBatchReader(DataSourceReader):
             for arrival in receiver.run()
             for message in arrival.messages
         ]
-        queue.change_visibility([(m.message.receipt, 0) for m in messages])
+        return_messages(queue, [Returned(m.message.receipt, m.hidden_until) for m in messages], time.monotonic())
         distinct = {m.message.message_id: m for m in messages}
         return columns.table(list(distinct.values()), label(queue, self._options.queues), self._options.columns)

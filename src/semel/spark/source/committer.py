@@ -6,7 +6,6 @@ its commit is written; Spark's own `commit` call comes late and may not come at 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +17,10 @@ from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder, task_count
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
+from semel.spark.source.returns import Returned, return_messages
 from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs.client import Queue
-from semel.sqs.errors import SqsError
 
-_log: Final = logging.getLogger("semel.spark")
 PAGE: Final = 100
 # A message cannot come back after the longest retention; an hour for clocks that differ.
 RETENTION: Final = 14 * 86_400 + 3_600
@@ -114,20 +112,25 @@ class BatchCommitter:
             attempt = files.acked.get(segment_id)
             ack = None if attempt is None else self._log.read_ack(segment_id, attempt)
             if ack is None or not ack.deleted:
-                ack = self._delete(segment_id, ack, returned)
+                ack = self._delete(segment_id, attempt, ack, returned)
             acks.append(ack)
         return acks
 
-    def _delete(self, segment_id: SegmentId, ack: SegmentAck | None, returned: Mapping[str, float]) -> SegmentAck:
+    def _delete(
+        self, segment_id: SegmentId, attempt: str | None, ack: SegmentAck | None, returned: Mapping[str, float]
+    ) -> SegmentAck:
+        """`attempt`: who sealed the segment that was committed, if that is known."""
         segment = self._log.read(segment_id)
         if segment is None:
             raise self._log.lost(segment_id)
+        if attempt is not None and segment.meta.attempt != attempt:  # since the batch was listed
+            raise self._log.replaced(segment_id)
         segment = segment.without(ack.refused if ack is not None else ())
-        if returned:
-            self._give_back(segment, returned)
-            segment = segment.without(returned)
         queue, sqs_clock = self._queue(segment), self._sqs_clock
         hidden_until = self._hidden_until(segment_id) or sqs_clock.read().surely_before(segment.meta.hidden_until)
+        if returned:
+            self._give_back(segment, returned, hidden_until)
+            segment = segment.without(returned)
         with Acknowledger(queue, self._options.threads, sqs_clock.monotonic) as acknowledger:
             unconfirmed = acknowledger.acknowledge(segment.table, hidden_until).unconfirmed()
         rows = len(segment.table)
@@ -144,19 +147,16 @@ class BatchCommitter:
             )
         return queue
 
-    def _give_back(self, segment: Sealed, until: Mapping[str, float]) -> None:
-        """To their queue: what the sink has not finished. If that fails, they come back when their visibility ends."""
+    def _give_back(self, segment: Sealed, until: Mapping[str, float], hidden_until: float) -> None:
+        """To their queue: what the sink has not finished."""
         ids, receipts = (segment.table.column(name).to_pylist() for name in ("message_id", "receipt"))
         now, queue = self._clock(), self._queue(segment)
-        pairs = [
-            (receipt, visibility_for(until[id_] - now, self._options.visibility))
+        messages = [
+            Returned(receipt, hidden_until, visibility_for(until[id_] - now, self._options.visibility))
             for id_, receipt in zip(ids, receipts, strict=True)
             if id_ in until
         ]
-        try:
-            queue.change_visibility(pairs)
-        except SqsError as error:
-            _log.warning("queue %s: %d messages could not be given back: %s", queue.name, len(pairs), error)
+        return_messages(queue, messages, self._sqs_clock.monotonic())
 
     def _unconfirmed_after(self, acks: Sequence[SegmentAck]) -> dict[str, dict[str, int]]:
         """The unconfirmed deletes once these acks are counted."""

@@ -7,20 +7,17 @@ messages again when their visibility ends.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.receiver import Arrival
+from semel.spark.source.returns import Returned, return_messages
 from semel.sqs import limits
 from semel.sqs.client import Queue
 from semel.sqs.client.cancel import Cancel
-from semel.sqs.errors import Cancelled, SqsError
-
-_log: Final = logging.getLogger("semel.spark")
+from semel.sqs.errors import Cancelled
 
 
 class IdlePoll:
@@ -93,14 +90,8 @@ class IdlePoll:
             self.give_back(name, [arrival])
 
     def give_back(self, name: str, arrivals: list[Arrival]) -> None:
-        now = self._monotonic()
-        receipts = [m.receipt for arrival in arrivals if arrival.hidden_until > now for m in arrival.messages]
-        if not receipts:
-            return
-        try:
-            self._queues[name].change_visibility([(receipt, 0) for receipt in receipts])
-        except SqsError as error:  # they come back by themselves, only later
-            _log.warning("queue %s: %d messages could not be given back: %s", name, len(receipts), error)
+        messages = [Returned(m.receipt, arrival.hidden_until) for arrival in arrivals for m in arrival.messages]
+        return_messages(self._queues[name], messages, self._monotonic())
 
     def _poll(self, name: str, wait: int) -> None:
         arrival: Arrival | None = None

@@ -41,9 +41,9 @@ from semel.spark.source.columns import SourceMessage
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.queue_ids import label, queue_id
 from semel.spark.source.receiver import FIRST_WAIT, Arrival, Receiver
+from semel.spark.source.returns import Returned, return_messages
 from semel.spark.source.sqs_clock import UNKNOWN, SqsClock, clock_of
 from semel.sqs.client import Client, Queue
-from semel.sqs.errors import SqsError
 
 _log: Final = logging.getLogger("semel.spark")
 
@@ -313,12 +313,8 @@ class SourceTask:
 
     def _hide(self, messages: Sequence[tuple[SourceMessage, int]]) -> None:
         """For so many seconds each; 0 returns a message to the queue."""
-        now = self._monotonic()
-        pairs = [(m.message.receipt, seconds) for m, seconds in messages if m.hidden_until > now]
-        try:
-            self.queue.change_visibility(pairs)
-        except SqsError as error:  # they come back by themselves, only later
-            _log.warning("queue %s: %d messages could not be returned: %s", self.queue.name, len(pairs), error)
+        returned = [Returned(m.message.receipt, m.hidden_until, seconds) for m, seconds in messages]
+        return_messages(self.queue, returned, self._monotonic())
 
     # Acknowledging.
 
