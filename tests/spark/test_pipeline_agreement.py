@@ -23,6 +23,7 @@ from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
 from semel.spark.segments.log import LogError
+from semel.spark.segments.model import SegmentId
 from semel.spark.sinks.contract import MicroBatch
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
@@ -372,6 +373,49 @@ def test_a_reset_drops_segments_of_no_task_and_says_so_if_their_messages_are_in_
             planner.committed(end)
             start = end
         assert rows == ([] if in_the_table else ["0"]) + ([] if deleted else ["1"])
+
+
+@pytest.mark.parametrize("in_the_table", [False, True])
+@pytest.mark.parametrize("acked", [False, True])
+def test_after_a_reset_messages_that_a_late_attempt_sealed_in_the_stead_of_a_lost_segment_are_rows(
+    tmp_path: Path, in_the_table: bool, acked: bool
+) -> None:
+    """Found by the simulation: the reset took them for messages of the lost segment, which were in the table."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query, ack="committed")
+        planner = place.planner()
+        place.send("0")
+        end, _ = place.batch(planner, planner.initial())
+        planner.stop()
+        if in_the_table:
+            sinks[0].open(pa.schema([]))
+            sinks[0].commit(MicroBatch(record.id, 0, agreement.DriverLog(place.log).content()), [])
+        name = SegmentId(1, 0, 0).name
+        place.store.delete([name])
+        place.send("1")
+        zombie = place.task(assignments(end)[0])
+        zombie._sealed = lambda _: None  # type: ignore[method-assign]
+        if not acked:
+            zombie._acknowledge = lambda sealed, *_: sealed  # type: ignore[method-assign]
+        assert len(list(zombie.tables())) == 1
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert plan.loses
+        assert (plan.lost, plan.unknown, plan.dropped) == (
+            ((), (name,), (name,)) if in_the_table else ((name,), (), ())
+        )
+        record = agreement.reset(checkpoint, record, place.log, sinks, plan)
+        again = place.with_options(owner=record.query)
+        place.clock.advance(place.options.visibility + 1)
+        planner, rows = again.planner(), []
+        start = planner.initial()
+        while (end := planner.latest(start, 10)) != start:
+            rows += [body for given in planner.assignments(start, end) for body in again.run(given)]
+            planner.committed(end)
+            start = end
+        planner.stop()
+        assert sorted(rows) == ["0", "1"]
 
 
 def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,9 +163,7 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
     if pending == committed or (before is not None and before.batch >= pending):
         sealed, gone = _sealed(log, pending) if pending > committed else (0, ())
         older = before is not None and before.batch > pending
-        unknown = tuple(
-            name for name in gone if (ack := log.read_ack(SegmentId.parse(name))) is None or not ack.deleted
-        )
+        unknown = tuple(name for name in gone if not _is_deleted(log, SegmentId.parse(name)))
         dropped = _dropped(log, pending, before) if pending > committed else ()
         return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older, dropped=dropped)
     if log.plan(pending) is None:
@@ -218,15 +216,20 @@ def _unplanned(log: SegmentLog, batch: int, files: BatchFiles) -> list[SegmentId
 
 def _dropped(log: SegmentLog, batch: int, in_table: Content | None = None) -> tuple[str, ...]:
     """Segments of the batch in progress whose messages may be in no queue and in no table. Attempts have sealed them
-    while somebody replaced the log: as another task than the batch has, or after the table got the batch (`in_table`),
-    which then is made of others."""
+    while somebody replaced the log, or under the name of a segment that is gone: as another task than the batch has, or
+    after the table got the batch (`in_table`), which then is made of others."""
     files = log.files(batch)
     unplanned = _unplanned(log, batch, files)
     acks = {segment_id: log.read_ack(segment_id) for segment_id in unplanned}
     dropped = [segment_id for segment_id, ack in acks.items() if ack is not None and ack.deleted and ack.rows]
-    if in_table is not None and in_table.batch == batch and not _is_content(log, in_table):
-        others = (_read(log, segment_id) for segment_id in files.sealed if segment_id not in unplanned)
-        dropped += [segment.segment_id for segment in others if segment is not None and len(segment.table)]
+    if in_table is not None and in_table.batch == batch:
+        agrees = _is_content(log, in_table)
+        segments = (_read(log, segment_id) for segment_id in files.sealed if segment_id not in unplanned)
+        dropped += [
+            segment.segment_id
+            for segment in segments
+            if segment is not None and len(segment.table) and (not agrees or files.is_replaced(segment))
+        ]
     return tuple(segment_id.name for segment_id in dropped)
 
 
@@ -251,7 +254,7 @@ def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
         if segment_id in unplanned:
             continue
         segment = _read(log, segment_id)
-        if segment is None or segment_id in files.replaced:
+        if segment is None or files.is_replaced(segment):
             lost.append(segment_id.name)
         count += 0 if segment is None else len(segment.table)
     return count, tuple(lost)
@@ -264,6 +267,19 @@ def _read(log: SegmentLog, segment_id: SegmentId) -> Sealed | None:
         return None
 
 
+def _acks(log: SegmentLog, files: BatchFiles, segment_id: SegmentId, segment: Sealed | None) -> list[SegmentAck]:
+    """What became of the messages that the table has. If the segment was sealed in the stead of one that is gone, its
+    own ack is of others."""
+    own = segment.meta.attempt if segment is not None and files.is_replaced(segment) else None
+    acks = (log.read_ack(segment_id, attempt) for attempt in files.attempts(segment_id) if attempt != own)
+    return [ack for ack in acks if ack is not None]
+
+
+def _is_deleted(log: SegmentLog, segment_id: SegmentId) -> bool:
+    acks = _acks(log, log.files(segment_id.batch), segment_id, _read(log, segment_id))
+    return bool(acks) and all(ack.deleted for ack in acks)
+
+
 def _drop(log: SegmentLog, batch: int) -> None:
     """A batch is in the table: it ends, and those of its messages of which it is not sure that they are deleted are
     remembered, so that they are recognised when they come back."""
@@ -272,16 +288,14 @@ def _drop(log: SegmentLog, batch: int) -> None:
     totals.batches += 1
     files = log.files(batch)
     for segment_id in files.all:
-        attempt = files.acked.get(segment_id)
-        ack = None if attempt is None else log.read_ack(segment_id, attempt)
         segment = _read(log, segment_id)
-        if segment is not None and (ack is None or not ack.deleted):
-            refused = () if ack is None else ack.refused
-            rows = segment.without(refused)
+        acks = _acks(log, files, segment_id, segment)
+        if segment is not None and not files.is_replaced(segment) and not any(ack.deleted for ack in acks):
+            rows = segment.without(acks[0].refused if acks else ())
             count = len(rows.table)
-            ack = ack or SegmentAck(segment.meta.queue, count, segment.table.nbytes, count)
-            ack = replace(ack, unconfirmed={**ack.unconfirmed, **sent_times(rows.table)})
-        if ack is not None:
+            ack = acks[0] if acks else SegmentAck(segment.meta.queue, count, segment.table.nbytes, count)
+            acks = [replace(ack, unconfirmed={**ack.unconfirmed, **sent_times(rows.table)})]
+        for ack in acks:
             totals.add(ack)
             unconfirmed.setdefault(ack.queue, {}).update(ack.unconfirmed)
     log.finish(Committed(batch, totals), unconfirmed, files.names)
@@ -293,8 +307,8 @@ def _give_up(log: SegmentLog, name: str) -> None:
     segment_id = SegmentId.parse(name)
     files = log.files(segment_id.batch)
     if (other := _read(log, segment_id)) is not None:
-        attempts = files.replaced.get(segment_id, ())
-        log.store.delete([segment_id.ack_name(attempt) for attempt in attempts if attempt != other.meta.attempt])
+        others = (attempt for attempt in files.attempts(segment_id) if attempt != other.meta.attempt)
+        log.store.delete([segment_id.ack_name(attempt) for attempt in others])
         return
     sealer, attempt = files.acked.get(segment_id), uuid4().hex
     former = None if sealer is None else log.read_ack(segment_id, sealer)

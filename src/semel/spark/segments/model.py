@@ -98,6 +98,15 @@ class BatchFiles:
         """Every segment there is, or was: an ack is proof of one."""
         return sorted({*self.sealed, *self.acked})
 
+    def attempts(self, segment_id: SegmentId) -> tuple[str, ...]:
+        """Those that have an ack: one, or several of a segment that was replaced."""
+        acked = (self.acked[segment_id],) if segment_id in self.acked else ()
+        return self.replaced.get(segment_id, acked)
+
+    def is_replaced(self, segment: Sealed) -> bool:
+        """Whether it was sealed under the name of one that is gone: there is an ack of another attempt."""
+        return any(attempt != segment.meta.attempt for attempt in self.attempts(segment.segment_id))
+
     def unplanned(self, tasks: int) -> list[SegmentId]:
         """Those that a plan with so many tasks does not have: attempts of another plan have sealed them."""
         return [segment_id for segment_id in self.all if segment_id.task >= tasks]
