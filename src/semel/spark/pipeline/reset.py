@@ -101,6 +101,6 @@ class PipelineReset:
             yield f"{self._log.store.url}/{name} is gone or damaged: what was in it is in no queue any more"
         for name in self.plan.dropped:
             yield (
-                f"{self._log.store.url}/{name} is dropped. A task has sealed it while the log was replaced, and its "
-                "messages may be in no table and in no queue any more. Copy the file if you need them"
+                f"{self._log.store.url}/{name} is dropped. A task has sealed it after files of the log were lost or "
+                "replaced, and its messages may be in no table and in no queue any more. Copy the file if you need them"
             )
