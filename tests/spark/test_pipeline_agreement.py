@@ -22,9 +22,10 @@ from semel.spark.pipeline import agreement
 from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
-from semel.spark.segments.log import LogError
+from semel.spark.segments.codec import SegmentDamaged
+from semel.spark.segments.log import LogError, OtherQuery
 from semel.spark.segments.model import SegmentId
-from semel.spark.sinks.contract import MicroBatch
+from semel.spark.sinks.contract import Commit, MicroBatch
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
 from semel.spark.source.planner import assignments
@@ -416,6 +417,90 @@ def test_after_a_reset_messages_that_a_late_attempt_sealed_in_the_stead_of_a_los
             start = end
         planner.stop()
         assert sorted(rows) == ["0", "1"]
+
+
+def test_a_reset_drops_nothing_if_a_driver_has_gone_on_since_it_was_planned(tmp_path: Path) -> None:
+    """Found by the simulation: it dropped the batch that the driver had received meanwhile."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        start = planner.initial()
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        place.send("0")
+        place.batch(planner, start)
+
+        with pytest.raises(agreement.ResetOutdated, match="a driver is still at work"):
+            agreement.reset(checkpoint, record, place.log, sinks, plan)
+        with pytest.raises(Disagreement, match="a reset was interrupted"):
+            agreement.check(checkpoint, record, place.log, sinks)
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert (plan.batch, plan.replayed, plan.loses) == (1, 1, False)
+        record = agreement.reset(checkpoint, record, place.log, sinks, plan)
+        again = place.with_options(owner=record.query)
+        planner = again.planner()
+        assert again.batch(planner, planner.initial())[1] == ["0"]
+
+
+def test_a_batch_that_is_committed_while_a_reset_is_planned_keeps_its_number(tmp_path: Path) -> None:
+    """Found by the simulation: under the next number, the table took it for another one."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, (rows, rejects) = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        place.send("0")
+        place.batch(planner, planner.initial())
+        rows.open(pa.schema([]))
+        batch = MicroBatch(record.id, 0, agreement.DriverLog(place.log).content())
+
+        class Overtaken(ParquetSink):
+            """A driver commits right after somebody has looked."""
+
+            def last(self, pipeline: str) -> Commit | None:
+                last = super().last(pipeline)
+                rows.commit(batch, [])
+                checkpoint.store.put("query/commits/0", b"{}")
+                return last
+
+        overtaken = Overtaken(str(tmp_path / "rows"))
+        plan = agreement._planned(checkpoint, record, place.log, (overtaken, rejects))
+        assert (plan.batch, plan.base) == (1, 0)
+        plan = agreement._planned(checkpoint, record, place.log, (overtaken, rejects))
+        assert (plan.batch, plan.ended, plan.base) == (None, 1, 1)
+
+
+def test_a_driver_whose_log_was_handed_over_commits_and_drops_nothing(tmp_path: Path) -> None:
+    """Found by the simulation: a reset had put other messages into the batch, and the former driver dropped them."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        place = place.with_options(owner="before")
+        planner = place.planner()
+        place.send("0")
+        end, _ = place.batch(planner, planner.initial())
+        place.log.hand_over("after")
+        with pytest.raises(OtherQuery):
+            planner.committed(end)
+        assert (place.log.through(), len(place.log.files(1).sealed)) == (0, 1)
+
+
+def test_a_reset_goes_on_without_parts_of_which_not_even_an_ack_is_left(tmp_path: Path) -> None:
+    """Found by the simulation: a task waited for the first part for ever, as the reset had only seen the second."""
+    with intake(tmp_path / "checkpoint" / "segments", "orders.fifo") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        place.send(*map(str, range(12)), group="g")  # ten at a time
+        end, _ = place.batch(planner, planner.initial())
+        first = SegmentId(1, 0, 0)
+        place.store.delete([name for name in place.log.files(1).names if "-p00000." in name])
+        with pytest.raises(SegmentDamaged):
+            place.run(assignments(end)[0])
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert plan.lost == (first.name,)
+        record = agreement.reset(checkpoint, record, place.log, sinks, plan)
+        again = place.with_options(owner=record.query)
+        planner = again.planner()
+        assert again.batch(planner, planner.initial())[1] == ["10", "11"]
 
 
 def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,13 +17,14 @@ import pytest
 from semel.errors import SemelError
 from semel.spark.pipeline.batch import Batches
 from semel.spark.pipeline.batch_task import Outcome, Task
+from semel.spark.pipeline.checkpoint import Disagreement
 from semel.spark.pipeline.progress.metrics import Metrics
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.progress.totals import Progress
 from semel.spark.pipeline.runner import Runner
 from semel.spark.pipeline.stop import Stop
 from semel.spark.pipeline.stream import End, Stream, Trigger
-from semel.spark.sinks.contract import InvalidRow, MicroBatch, Sink, Written
+from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, Sink, Written
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
 
@@ -453,3 +454,24 @@ def test_a_row_that_its_table_would_refuse_is_rejected_alone() -> None:
 def test_an_outcome_travels_as_bytes() -> None:
     outcome = Outcome(3, 5, {"not JSON": 1}, 0.5, Written(3, "a", 5, 9, {"file": "f"}), None, b"events")
     assert Outcome.decode(3, outcome.encode(), b"events") == outcome
+
+
+def test_a_batch_that_the_table_has_under_an_earlier_number_is_not_committed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: an offset of another driver had replaced the one that the batch was committed under."""
+
+    class Log(NoLog):
+        def content(self) -> str:
+            return "log/7/seals"
+
+    sink = ParquetSink(str(tmp_path / "rows"))
+    sink.open(pa.schema([]))
+    monkeypatch.setattr("semel.spark.pipeline.batch.outcomes_of", lambda *_: [])
+    batches = Batches(ID, sink, None, Log(), lambda *_: None)
+    rows = cast("DataFrame", None)
+    batches(rows, 0)
+    batches(rows, 0)
+    with pytest.raises(Disagreement, match="as batch 0, and Spark has run it as batch 1"):
+        batches(rows, 1)
+    assert sink.last(ID) == Commit(0, "log/7/seals")

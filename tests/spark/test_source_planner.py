@@ -277,6 +277,23 @@ def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committe
     assert sum(two.waiting()) == 1_500
 
 
+def test_committed_remembers_what_was_delivered_to_two_tasks_of_a_batch(place: Intake) -> None:
+    """The driver deletes by the receipt of the first, which is not the newest: SQS may forget such a delete."""
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    first, second = planner.assignments(start, end)
+    sealed = two.run(first)
+    two.clock.advance(two.options.visibility + 1)
+    two.run(second)
+    planner.stop()
+    ack = two.log.read_ack(SegmentId(1, 1, 0))
+    assert ack is not None
+    assert len(ack.unconfirmed) == len(sealed) > 0
+
+
 def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:
     late = place.with_options(ack="committed")
     late.send("a")

@@ -114,9 +114,7 @@ class SealsWhatWasSealed(Driver):
 # The sink.
 
 
-def _in_by_number(sink: Sink, batch: MicroBatch, content: Callable[[], str]) -> bool:
-    del content
-    last = sink.last(batch.pipeline)
+def _in_by_number(_sink: Sink, last: Commit | None, batch: MicroBatch, _content: Callable[[], str]) -> bool:
     return last is not None and last.number >= batch.number
 
 

@@ -180,7 +180,7 @@ class Driver:
     tasks: int = 2
     log: type[SegmentLog] = Log
     committer: type[BatchCommitter] = BatchCommitter
-    is_in: Callable[[Sink, MicroBatch, Callable[[], str]], bool] = is_in
+    is_in: Callable[[Sink, Commit | None, MicroBatch, Callable[[], str]], bool] = is_in
 
     def __call__(self, outside: Outside, part: Part) -> Part | None:
         following: Part | None = getattr(self, part[0])(outside, self.log(Files(outside)), *part[1:])
@@ -218,7 +218,8 @@ class Driver:
 
     def begin(self, outside: Outside, log: SegmentLog, run: Run) -> Part:
         self.seal_plan(log, run.plan)
-        rows_in = self.is_in(cast("Sink", Table(outside)), MicroBatch(OWNER, run.number), DriverLog(log).content)
+        table, batch = cast("Sink", Table(outside)), MicroBatch(OWNER, run.number)
+        rows_in = self.is_in(table, table.last(OWNER), batch, DriverLog(log).content)
         return "task", run, rows_in, (), 0
 
     def task(

@@ -11,6 +11,7 @@ from semel.spark.segments.model import folder
 from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
 from semel.verify.verdict import FindingKind
+from simulation.broker import NETWORK
 from simulation.spark_store import SEGMENTS, SparkProcess
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed
 
 class Checks:
     """Keys stand for messages. `excused`: they may be lost or doubled, as somebody has destroyed what held them.
-    `late`: their segment was put by a process that stood still in the instant before its seal."""
+    `late`: their segment was put by a process that stood still in the instant before its seal, or the network has
+    returned them to the queue a second time, when another task had them."""
 
     def __init__(self, world: SparkWorld) -> None:
         self.world = world
@@ -38,6 +40,8 @@ class Checks:
         self._keys: dict[str, str] = {}  # by receipt handle
         self._ids: dict[str, str] = {}  # the same
         self._hidden: dict[str, float] = {}  # by receipt handle: until when
+        self._newest: dict[str, str] = {}  # receipt handles by message id
+        self._deleted_once: set[str] = set()  # message ids
 
     # While it runs.
 
@@ -55,20 +59,31 @@ class Checks:
             for message in answer.get("Messages", ()):
                 handle = message["ReceiptHandle"]
                 self._ids[handle] = message["MessageId"]
+                self._newest[message["MessageId"]] = handle
                 self._keys[handle] = message["MessageAttributes"]["idempotency-key"]["StringValue"]
                 self._hidden[handle] = now + params["VisibilityTimeout"]
         elif operation == "ChangeMessageVisibilityBatch":
             for entry in params["Entries"]:
-                self._hidden[entry["ReceiptHandle"]] = now + entry["VisibilityTimeout"]
+                handle, seconds = entry["ReceiptHandle"], entry["VisibilityTimeout"]
+                self._hidden[handle] = now + seconds
+                if not seconds and self._by_network() and handle != self._newest[self._ids[handle]]:
+                    self.late.add(self._keys[handle])
         elif operation == "DeleteMessageBatch":
             done = {entry["Id"] for entry in answer.get("Successful", ())}
             for entry in params["Entries"]:
                 if entry["Id"] in done:
                     self._deleted(self._keys[entry["ReceiptHandle"]], self._ids[entry["ReceiptHandle"]])
 
+    def _by_network(self) -> bool:
+        """Whether the call that is being made is one that came late, or once more."""
+        return self.world.simulator.task.process.name == NETWORK
+
     def _deleted(self, key: str, message_id: str) -> None:
-        """A message is deleted only when what holds it is kept, or another message with its key."""
+        """A message is deleted only when what holds it is kept, or another message with its key. What SQS has said it
+        has deleted, and delivers again, may be deleted again."""
         world = self.world
+        again = message_id in self._deleted_once
+        self._deleted_once.add(message_id)
         self.in_queue[key].discard(message_id)
         self.happened(EventKind.DELETE, key)
         if self.in_queue[key]:
@@ -79,6 +94,8 @@ class Checks:
         sealed = any(key in keys for keys in world.bucket.sealed.values())
         if not sealed:
             world.simulator.violate("deleted before it was sealed", f"{key}, by {process.name}")
+        elif again:
+            return
         elif isinstance(process, SparkProcess) and process.ack == "committed" and world.bucket.holds(message_id):
             world.simulator.violate("deleted before it was committed", f"{key}, by {process.name}")
 

@@ -159,14 +159,20 @@ class Driver:
                     continue
                 known[number] = end
                 self.world.perils.slow_plan(self.process)
-                store.put(f"query/offsets/{number}", json.dumps(end).encode())
+                self.write_down(store, f"query/offsets/{number}", json.dumps(end).encode())
                 if number:
                     planner.committed(start)
             idle = 0
             run(cast("Any", Job(self, planner, start, known[number])), number)
-            store.put(f"query/commits/{number}", b"{}")
+            self.write_down(store, f"query/commits/{number}", b"{}")
             number += 1
         self.idle = True
+
+    def write_down(self, store: Any, name: str, data: bytes) -> None:
+        """Spark looks whether the file is there, and writes it if not; in a bucket, these are two steps."""
+        if store.read(name) is not None:
+            raise JobFailed(f"{name}: multiple streaming jobs detected")
+        store.put(name, data)
 
 
 class Job:

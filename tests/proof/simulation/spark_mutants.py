@@ -211,8 +211,7 @@ def what_a_reset_has_left_to_be_done_is_planned_anew() -> Iterator[None]:
 
 @mutant
 def a_commit_is_known_by_its_number_only() -> Iterator[None]:
-    def is_in(sink: Any, wanted: MicroBatch, _content: Any) -> bool:
-        last = sink.last(wanted.pipeline)
+    def is_in(_sink: Any, last: Commit | None, wanted: MicroBatch, _content: Any) -> bool:
         return last is not None and last.number >= wanted.number
 
     def already(_table: str, last: Commit | None, wanted: MicroBatch) -> bool:

@@ -180,6 +180,8 @@ def run_reset(world: SparkWorld, process: SparkProcess) -> None:
         if plan.rejects_again:  # it says so
             world.checks.rejects_again(plan.batch)
         agreement.reset(checkpoint, record, log, sinks, plan)
+    except agreement.ResetOutdated:
+        process.note("reset comes too late")
     except CheckpointError as error:
         process.note("reset is refused:", type(error).__name__)
         world.reset_refused = True

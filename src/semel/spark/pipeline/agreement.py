@@ -10,6 +10,12 @@ another one would be deleted from the queue and written nowhere.
 
 A reset goes on from the log and the sinks, which are never wrong about what was received and what is in. Spark's
 progress is begun anew. What is sealed and not in is the first batch of the new query, under the number that it had.
+
+A driver that nobody has stopped may still be at work, so:
+1. A reset first takes the log away from the former query, which then begins no other batch. Only what holds after that
+   is acted on; if it is not what was planned, nothing is dropped.
+2. A batch is written in this order: its plan and segments, the rejects, the rows, Spark's commit, the log's commit. It
+   is read in the reverse order: whoever sees one step sees all steps before it.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
-from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Disagreement, Record
+from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, CheckpointError, Disagreement, Record
 from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
@@ -76,6 +82,13 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
             f"{_behind(sinks[0], missing)}: it was removed, or is an older copy. If you have the newer one, put it "
             f"back. {NOTHING_STARTED}. {RESET}"
         )
+    identity = log.identity()
+    if identity is not None and identity["owner"] != record.query:
+        raise Disagreement(
+            f"the segment log {log.store.url} was handed over to the query {identity['owner']}, but the checkpoint "
+            f"{checkpoint.url} is of the query {record.query}: a reset was interrupted, or the checkpoint is an older "
+            f"copy. {NOTHING_STARTED}. {RESET}"
+        )
     planned = checkpoint.newest("offsets")
     newest = record.base + planned
     for sink in sinks:
@@ -95,9 +108,10 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 def _missing_batches(checkpoint: Checkpoint, record: Record, sink: Sink) -> range | None:
     """Batches that Spark has written down as done, which it does after the sink has committed them."""
+    done = record.base + checkpoint.newest("commits")
     last = sink.last(record.id)
     first = record.base if last is None else max(record.base, last.number + 1)
-    return range(first, record.base + checkpoint.newest("commits") + 1) or None
+    return range(first, done + 1) or None
 
 
 def _behind(sink: Sink, missing: range) -> str:
@@ -120,14 +134,20 @@ def _check_log(log: SegmentLog, last: Commit, sink: Sink, *, in_progress: bool) 
     )
 
 
+class ResetOutdated(CheckpointError):
+    """A driver has gone on since the reset was planned; nothing was dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reset:
     """What a reset will do, or did. `query` is the new one, `base` the number of its first batch for the sinks, `batch`
-    that of the log which it begins with: sealed, and in no table yet."""
+    that of the log which it begins with: sealed, and in no table yet. `ended`: the log's batch in progress, if it is in
+    the table."""
 
     query: str
     base: int
     batch: int | None
+    ended: int | None
     replayed: int  # messages that are sealed and in no table yet
     in_sink: int  # messages that are sealed and in the table: not written again
     lost: tuple[str, ...]  # segments that are gone or damaged and hold what is in no table yet
@@ -152,20 +172,23 @@ def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: S
 
 
 def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
+    committed, done, planned = log.through(), checkpoint.newest("commits"), checkpoint.newest("offsets")
     lasts = [sink.last(record.id) for sink in sinks]
-    identity, committed, pending = log.identity(), log.committed().through, log.last_begun()
+    identity, pending = log.identity(), log.last_begun()
     own = None if identity is None else identity["id"]
     rows, *others = (None if last is None else Content.parse(last.content) for last in lasts)
     before = rows if rows is not None and rows.log == own else None  # the last batch of this very log that is in
     begun = lasts[0] is not None and lasts[0].number >= record.base
-    history = begun or checkpoint.newest("offsets") >= 0
-    base = 1 + max([record.base + checkpoint.newest("commits"), *(last.number for last in lasts if last is not None)])
+    history = begun or planned >= 0
+    base = 1 + max([record.base + done, *(last.number for last in lasts if last is not None)])
     if pending == committed or (before is not None and before.batch >= pending):
-        sealed, gone = _sealed(log, pending) if pending > committed else (0, ())
+        ended = pending if pending > committed else None
+        sealed, gone = (0, ()) if ended is None else _sealed(log, ended)
         older = before is not None and before.batch > pending
         unknown = tuple(name for name in gone if not _is_deleted(log, SegmentId.parse(name)))
-        dropped = _dropped(log, pending, before) if pending > committed else ()
-        return Reset(str(uuid4()), base, None, 0, sealed, (), unknown, history and own is None, older, dropped=dropped)
+        dropped = () if ended is None else _dropped(log, ended, before)
+        missing = history and own is None
+        return Reset(str(uuid4()), base, None, ended, 0, sealed, (), unknown, missing, older, dropped=dropped)
     if log.plan(pending) is None:
         raise Disagreement(
             f"batch {pending} of the segment log {log.store.url} was begun by an earlier version of Semel. Let that "
@@ -184,28 +207,51 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
     replaced = begun and before is None and record.query is not None
     dropped = _dropped(log, pending)
     return Reset(
-        str(uuid4()), base, pending, sealed, 0, lost, (), replaced, older, rejects_again=rejects_again, dropped=dropped
+        str(uuid4()),
+        base,
+        pending,
+        None,
+        sealed,
+        0,
+        lost,
+        (),
+        replaced,
+        older,
+        rejects_again=rejects_again,
+        dropped=dropped,
     )
 
 
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
     """Carries it out. If it is interrupted, nothing runs until it is begun again; the record comes last."""
     if log.identity() is not None:
-        pending, last = log.last_begun(), sinks[0].last(record.id)
-        content = None if last is None else Content.parse(last.content)
-        if pending > log.committed().through:
-            _drop_unplanned(log, pending)
-            if plan.batch is None:
-                _drop(log, pending)
-        if plan.older_log and content is not None and content.batch > log.committed().through:
-            log.finish(Committed(content.batch, log.committed().totals), None, ())
+        log.hand_over(plan.query)
+        _check_plan(plan, plan_reset(checkpoint, record, log, sinks), log)
+        for batch in (plan.batch, plan.ended):
+            if batch is not None:
+                _drop_unplanned(log, batch)
+        if plan.ended is not None:
+            _drop(log, plan.ended)
+        if plan.older_log:
+            last = sinks[0].last(record.id)
+            content = None if last is None else Content.parse(last.content)
+            if content is not None and content.batch > log.through():
+                log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
             _give_up(log, name)
-        log.hand_over(plan.query)
     made = replace(record, query=plan.query, base=plan.base, version=__version__)
     checkpoint.store.delete(checkpoint.store.names(QUERY))
     checkpoint.keep(made)
     return made
+
+
+def _check_plan(plan: Reset, now: Reset, log: SegmentLog) -> None:
+    """That what was planned, and perhaps agreed to, is what is to be done now. More may be sealed of the same batch."""
+    if replace(now, query=plan.query, replayed=plan.replayed, in_sink=plan.in_sink) != plan:
+        raise ResetOutdated(
+            f"the pipeline's segment log {log.store.url} or its table has changed since this reset was planned: a "
+            "driver is still at work. It can begin no other batch now, and nothing was dropped. Run the reset again"
+        )
 
 
 def _unplanned(log: SegmentLog, batch: int, files: BatchFiles) -> list[SegmentId]:
@@ -250,7 +296,7 @@ def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
     """How many messages are sealed of a batch, and which of its segments are gone or cannot be read."""
     count, lost, files = 0, [], log.files(batch)
     unplanned = _unplanned(log, batch, files)
-    for segment_id in files.all:
+    for segment_id in sorted([*files.all, *files.gaps]):
         if segment_id in unplanned:
             continue
         segment = _read(log, segment_id)

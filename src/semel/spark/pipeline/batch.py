@@ -37,7 +37,7 @@ from semel.errors import SemelError
 from semel.spark import crash_points
 from semel.spark.pipeline.batch_task import RESULT, Outcome, Task
 from semel.spark.pipeline.checkpoint import RESET, Disagreement
-from semel.spark.sinks.contract import MicroBatch, ReturnsMessages, Sink
+from semel.spark.sinks.contract import Commit, MicroBatch, ReturnsMessages, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -115,12 +115,13 @@ class Batches:
 
     def _run(self, df: DataFrame, number: int) -> None:
         began, batch = time.time(), MicroBatch(self._pipeline, self._base + number)
-        rows_in = is_in(self._sink, batch, self._log.content)
-        rejects = self._rejects
-        if rejects is not None and is_in(rejects, batch, self._log.content):
+        sink, rejects = self._sink, self._rejects
+        last, last_rejects = sink.last(self._pipeline), None if rejects is None else rejects.last(self._pipeline)
+        rows_in = is_in(sink, last, batch, self._log.content)
+        if rejects is not None and is_in(rejects, last_rejects, batch, self._log.content):
             rejects = None
         task = Task(
-            None if rows_in else self._sink.writer(batch),
+            None if rows_in else sink.writer(batch),
             None if rejects is None else rejects.writer(batch),
             self._traced,
         )
@@ -130,21 +131,24 @@ class Batches:
         if not rows_in:
             self._check(number)
         batch = replace(batch, content=self._log.content())
+        check_follows(sink, last, batch)
+        if self._rejects is not None:
+            check_follows(self._rejects, last_rejects, batch)
         crash_points.reached("before-commit")
         if rejects is not None:
             rejects.commit(batch, [outcome.rejected for outcome in outcomes if outcome.rejected is not None])
         if not rows_in:
-            self._sink.commit(batch, [outcome.written for outcome in outcomes if outcome.written is not None])
-        if isinstance(self._sink, ReturnsMessages):  # before Spark writes down that the batch is done
-            self._log.give_back(batch.number, self._sink.returned)
+            sink.commit(batch, [outcome.written for outcome in outcomes if outcome.written is not None])
+        if isinstance(sink, ReturnsMessages):  # before Spark writes down that the batch is done
+            self._log.give_back(batch.number, sink.returned)
         crash_points.reached("after-commit")
         self._done(batch.number, began, outcomes)
 
 
-def is_in(sink: Sink, batch: MicroBatch, content: ContentOf) -> bool:
-    """Whether the very batch that is about to be run is in a sink. One that has another batch under its number, or a
-    later one, stops the query: its rows would be dropped, and they are in no queue any more."""
-    last = sink.last(batch.pipeline)
+def is_in(sink: Sink, last: Commit | None, batch: MicroBatch, content: ContentOf) -> bool:
+    """Whether the very batch that is about to be run is in a sink, by the sink's last commit. One that has another
+    batch under its number, or a later one, stops the query: its rows would be dropped, and they are in no queue any
+    more."""
     if last is None or last.number < batch.number:
         return False
     if last.number == batch.number and last.content == content():
@@ -154,6 +158,17 @@ def is_in(sink: Sink, batch: MicroBatch, content: ContentOf) -> bool:
         f"{batch.number}, which is another one: the checkpoint is older than the table, or another driver runs on it. "
         f"Nothing was received or deleted for it. {RESET}"
     )
+
+
+def check_follows(sink: Sink, last: Commit | None, batch: MicroBatch) -> None:
+    """That a sink does not have the batch under an earlier number. Then Spark's progress is not what it was when that
+    was committed, and the rows would be there twice."""
+    if last is not None and last.number < batch.number and batch.content and last.content == batch.content:
+        raise Disagreement(
+            f"{sink.name} holds this very batch ({last.content}) as batch {last.number}, and Spark has run it as batch "
+            f"{batch.number}: its progress was replaced, or another driver runs on it. Nothing of it is committed "
+            f"again. {RESET}"
+        )
 
 
 def outcomes_of(df: DataFrame, task: Work) -> list[Outcome]:

@@ -175,6 +175,12 @@ class SegmentLog:
             raise LogError(f"the segment log {self.store.url} is empty or was removed meanwhile. Run the reset again")
         self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "owner": owner}))
 
+    def check_owner(self, owner: str | None) -> None:
+        """That the log was not handed over meanwhile."""
+        identity = self.identity()
+        if identity is not None:
+            self._check_owner(identity, owner)
+
     def _check_owner(self, identity: Mapping[str, Any], owner: str | None) -> None:
         if identity.get("format") not in _READABLE:
             raise LogError(

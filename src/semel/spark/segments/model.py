@@ -98,6 +98,13 @@ class BatchFiles:
         """Every segment there is, or was: an ack is proof of one."""
         return sorted({*self.sealed, *self.acked})
 
+    @property
+    def gaps(self) -> list[SegmentId]:
+        """Parts of which nothing is left, not even an ack. They were there, as later parts of their task are."""
+        known = self.all
+        before = {SegmentId(later.batch, later.task, part) for later in known for part in range(later.part)}
+        return sorted(before.difference(known))
+
     def attempts(self, segment_id: SegmentId) -> tuple[str, ...]:
         """Those that have an ack: one, or several of a segment that was replaced."""
         acked = (self.acked[segment_id],) if segment_id in self.acked else ()

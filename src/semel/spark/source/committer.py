@@ -78,6 +78,8 @@ class BatchCommitter:
                 totals.add(ack)
             unconfirmed = self._unconfirmed_after(acks)
             committed, names = Committed(batch, totals), tuple(name for found in files for name in found.names)
+            if self._options.owner is not None:  # a reset may have put other segments into the batch
+                self._log.check_owner(self._options.owner)
             if not self._log.finish(committed, unconfirmed, names):
                 self._committed, self._unconfirmed = self._log.last_commit()
                 return []

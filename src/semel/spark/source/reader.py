@@ -34,7 +34,7 @@ from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.model import Sealed, SegmentAck, SegmentId, task_count
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
-from semel.spark.source.acknowledger import Acknowledger, PendingAck
+from semel.spark.source.acknowledger import Acknowledger, PendingAck, sent_times
 from semel.spark.source.attempt_events import Tracer
 from semel.spark.source.claims import claims_for
 from semel.spark.source.columns import SourceMessage
@@ -350,9 +350,13 @@ class SourceTask:
             attempt=sealed.meta.attempt,
         )
         again = [*sifted.redelivered, *sifted.done]
-        if self.options.ack == "committed" and again:  # what this very batch has sealed is not committed yet
+        if self.options.ack == "committed" and again:
+            # What this very batch has sealed is not committed yet. Its driver will delete it, but not by the newest
+            # receipt, as it was delivered since: SQS may forget such a delete.
             not_committed = frozenset(self._sealed_by_others())
+            held = [m for m in again if m.message.message_id in not_committed]
             again = [m for m in again if m.message.message_id not in not_committed]
+            ack = replace(ack, unconfirmed=sent_times(columns.table(held, self._label, ())))
         duplicates = self._delete_duplicates(again)
         deletes = self._acknowledger.acknowledge(rows.table, hidden_until) if self.options.ack == "sealed" else None
         if self.queue.fifo and not sealed.meta.last:  # its groups go on only when they are deleted
@@ -370,6 +374,7 @@ class SourceTask:
     ) -> None:
         unconfirmed = duplicates.unconfirmed()
         confirmed = tuple(id_ for id_ in duplicates.ids if id_ not in unconfirmed)
+        unconfirmed |= ack.unconfirmed
         if deletes is not None:
             unconfirmed |= deletes.unconfirmed()
             crash_points.reached("after-delete")
