@@ -409,6 +409,26 @@ def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake
     assert place.waiting()[0] > 0
 
 
+def test_available_now_does_not_end_with_a_batch_that_an_earlier_run_has_left_behind(place: Intake) -> None:
+    """Found by the simulation: the messages of that batch had come after the earlier run began, so that the next one
+    took the queue for done, and ended with the rest of it unread."""
+    planner = place.planner()
+    start = planner.initial()
+    planner.available_now()
+    place.clock.advance(60)
+    place.send("a")
+    end = planner.plan(start, {"orders": 1}, 10)
+    list(place.task(planner.assignments(start, end)[0]).tables())
+    place.send("b")
+    place.clock.advance(60)
+
+    again = place.planner()
+    again.available_now()
+    for given in again.assignments(start, end):
+        assert place.run(given) == ["a"]
+    assert place.batch(again, end)[1] == ["b"]
+
+
 def test_available_now_ends_when_what_is_counted_cannot_be_received(place: Intake) -> None:
     place.send("a")
     planner = place.planner()

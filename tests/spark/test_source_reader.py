@@ -198,6 +198,22 @@ def test_a_segment_that_is_gone_is_damage_also_if_a_late_attempt_has_sealed_its_
     (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
     place.send("b")
     zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        list(zombie.tables())
+    assert place.waiting() == (0, 1), "nothing is deleted"
+    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
+        place.run(GIVEN)
+    assert place.waiting() == (0, 1)
+
+
+def test_a_segment_that_is_replaced_after_a_late_attempt_has_looked_is_damage(place: Intake, tmp_path: Path) -> None:
+    place.send("a")
+    zombie = place.task(GIVEN)
+    assert place.run(GIVEN) == ["a"]
+    (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
+    place.send("b")
+    zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
+    zombie._check_not_replaced = lambda sealed: None  # type: ignore[method-assign]
     assert [body for table in zombie.tables() for body in bodies(table)] == ["b"]
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
         place.log.content(1)

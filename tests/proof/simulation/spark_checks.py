@@ -15,6 +15,7 @@ from simulation.broker import NETWORK
 from simulation.spark_store import SEGMENTS, SparkProcess
 
 if TYPE_CHECKING:
+    from simulation.spark_driver import Driver
     from simulation.spark_world import SparkWorld
 
 MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed deletes, a batch that has nothing
@@ -131,6 +132,21 @@ class Checks:
             ):
                 self.world.simulator.violate("doubled", f"{key} is in the tables twice, now in {table}")
 
+    def on_all_available(self, driver: Driver) -> None:
+        """An AvailableNow query ends: nothing that was there when it began can be received any more."""
+        world = self.world
+        world.facts["available now"] += 1
+        alone = not any(other.running for other in world.drivers if other is not driver)
+        if world.plan.fifo or world.plan.ledger or not (driver.started_calm and alone):
+            return  # of a group that is in flight, nothing can be received
+        left = [
+            world.broker.names[message["MessageId"]]
+            for message in world.broker.messages(world.plan.queue)
+            if message["State"] == "visible" and int(message["Attributes"]["SentTimestamp"]) < driver.began * 1_000
+        ]
+        if left:
+            world.simulator.violate("left", f"{left} were there when {driver.process.name} began, and still are")
+
     def rejects_again(self, batch: int | None) -> None:
         """What a reset has said that it will repeat."""
         prefix = "" if batch is None else f"{SEGMENTS}{folder(batch)}/"
@@ -183,10 +199,14 @@ class Checks:
         return names[0] if names else "the queue" if key in self.world.keys_in_queue() else ""
 
     def _check_bounds(self) -> None:
-        """What is committed is dropped; what stays does not grow."""
-        files = self.world.bucket.names(SEGMENTS)
+        """What is committed is dropped; what stays does not grow. Late attempts may leave a file of a committed batch:
+        the next start drops it."""
+        files = [name.removeprefix(SEGMENTS) for name in self.world.bucket.names(SEGMENTS)]
+        committed = folder(max((int(name[8:18]) for name in files if name.startswith("commits/")), default=0))
         segments = [name for name in files if name.endswith((".seg", ".ack"))]
-        if len(files) - len(segments) > MOST_FILES or len({name.split("/")[1] for name in segments}) > 1:
+        batches = {name.partition("/")[0] for name in segments if name.partition("/")[0] > committed}
+        late = len(segments) - sum(name.partition("/")[0] in batches for name in segments)
+        if len(files) - len(segments) > MOST_FILES or late > MOST_FILES or len(batches) > 1:
             self.world.simulator.violate("unbounded", f"the log has {len(files)} files: {files}")
 
 

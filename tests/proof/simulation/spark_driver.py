@@ -66,7 +66,8 @@ class Driver:
         self.error: SemelError | None = None
         self.ended = False
         self.idle = False
-        self.started_calm = world.calm
+        self.started_calm, self.began = world.calm, world.simulator.now
+        self.available_now = world.plan.available_now and bool(world.choices.below(2))
         self.planner: Planner | None = None
         self.attempts: list[Attempt] = []
         self.changed = Waiters(world.simulator)
@@ -149,11 +150,16 @@ class Driver:
     def spark(self, store: Any, planner: Planner, run: Batches) -> None:
         known, number = self.progress(store)
         idle = 0
+        if self.available_now:
+            planner.available_now()
         while idle < self.world.idle_rounds:
             start = known[number - 1] if number else planner.initial()
             if number not in known:
                 end = planner.latest(start, self.world.rows)
                 if end == start:
+                    if self.available_now:
+                        self.world.checks.on_all_available(self)
+                        break
                     idle += 1
                     self.world.simulator.sleep(self.world.idle_seconds())
                     continue

@@ -41,6 +41,7 @@ class Plan:
     skews: tuple[float, ...]  # of the machines
     another_disk: bool  # one machine has a disk of its own where the others see the log
     forgetful: bool  # SQS forgets deletes with a receipt that is not the newest
+    available_now: bool  # some drivers take what is there, and end
 
     @property
     def queue(self) -> str:
@@ -80,4 +81,5 @@ def drawn_plan(choices: Choices) -> Plan:
         skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
         another_disk=choices.chance(0.15),
         forgetful=choices.chance(0.6),
+        available_now=choices.chance(0.3),
     )

@@ -132,7 +132,7 @@ class Planner:
         self._check(end)
         if self._heartbeat is not None:
             self._heartbeat.committed(end["batch"])
-        self._count(self._committer.commit_through(end["batch"], end.get("id")))
+        self._count(end, self._committer.commit_through(end["batch"], end.get("id")))
 
     def available_now(self) -> None:
         """From here on: what is waiting at this moment, and no more."""
@@ -190,11 +190,12 @@ class Planner:
         hidden_until = self._heartbeat.hidden_until if self._heartbeat else (lambda _: 0.0)
         return BatchCommitter(self.log, self._by_id, self.options, self._sqs_clock, hidden_until, self._clock)
 
-    def _count(self, acks: list[SegmentAck]) -> None:
+    def _count(self, end: Offset, acks: list[SegmentAck]) -> None:
         if not acks:
             return
         self._counts_hold = any(ack.received for ack in acks)
-        if self._available_now is not None:
+        # A batch that an earlier run has left behind was planned for what was there when that run began.
+        if self._available_now is not None and end.get("before") == self._available_now.before:
             self._available_now.count(acks)
 
     def look(self) -> tuple[dict[str, int], dict[str, int]]:

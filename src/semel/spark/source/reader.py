@@ -283,7 +283,15 @@ class SourceTask:
         self._check_log()
         if sealed.meta.attempt != self.attempt:
             self._lose(sealed, sifted.messages)
+        else:
+            self._check_not_replaced(sealed)
         return sealed
+
+    def _check_not_replaced(self, sealed: Sealed) -> None:
+        """If its name was free only because the first segment was removed, nothing of it may be deleted: the table may
+        have the batch made of the first one."""
+        if self.log.files(sealed.segment_id.batch).is_replaced(sealed):
+            raise self.log.replaced(sealed.segment_id)
 
     def _in_time(self, sifted: _Sifted) -> pa.Table:
         """The segment's rows. Claims and tables take their time: what is no longer surely ours returns to the queue."""
@@ -329,6 +337,7 @@ class SourceTask:
             raise BatchAlreadyCommitted(
                 f"batch {sealed.segment_id.batch} of {self.log.store.url} was committed by another attempt"
             )
+        self._check_not_replaced(sealed)
         self._tracer.received_before(sealed.table)
         hidden_until = self._sqs_clock.read().surely_before(sealed.meta.hidden_until)
         return self._acknowledge(sealed, _Sifted(len(sealed.table)), hidden_until)
