@@ -24,7 +24,7 @@ from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
 from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.segments.log import LogError, OtherQuery
-from semel.spark.segments.model import SegmentId
+from semel.spark.segments.model import Content, SegmentId
 from semel.spark.sinks.contract import Commit, MicroBatch
 from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
@@ -334,6 +334,10 @@ def test_a_reset_names_what_it_drops_if_the_table_has_the_batch_made_of_other_se
 
         plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
         assert (plan.loses, plan.dropped) == (True, ("b0000000001/t0000-p00000.seg",))
+        later = Content(agreement.DriverLog(place.log).content().partition("/")[0], 2, "seals")
+        sinks[0].commit(MicroBatch(record.id, 1, str(later)), [])  # with a log that is newer than the copy
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert (plan.older_log, plan.dropped) == (True, ("b0000000001/t0000-p00000.seg",))
 
 
 @pytest.mark.parametrize("in_the_table", [False, True])

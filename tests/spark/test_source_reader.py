@@ -206,6 +206,22 @@ def test_a_segment_that_is_gone_is_damage_also_if_a_late_attempt_has_sealed_its_
     assert place.waiting() == (0, 1)
 
 
+def test_a_task_whose_segment_is_gone_right_after_its_seal_deletes_nothing(place: Intake, tmp_path: Path) -> None:
+    """Somebody has put an older copy of the log in its place."""
+    place.send("a")
+    task = place.task(GIVEN)
+    check = task._check_log
+
+    def check_log() -> None:
+        (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink(missing_ok=True)
+        check()
+
+    task._check_log = check_log  # type: ignore[method-assign]
+    with pytest.raises(LogError, match="is not there any more"):
+        list(task.tables())
+    assert place.waiting() == (0, 1)
+
+
 def test_a_segment_that_is_replaced_after_a_late_attempt_has_looked_is_damage(place: Intake, tmp_path: Path) -> None:
     place.send("a")
     zombie = place.task(GIVEN)

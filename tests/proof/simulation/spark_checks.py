@@ -43,6 +43,7 @@ class Checks:
         self._hidden: dict[str, float] = {}  # by receipt handle: until when
         self._newest: dict[str, str] = {}  # receipt handles by message id
         self._deleted_once: set[str] = set()  # message ids
+        self._sealed_by: defaultdict[SparkProcess, set[str]] = defaultdict(set)  # keys
 
     # While it runs.
 
@@ -106,6 +107,7 @@ class Checks:
         if not name.endswith(".seg"):
             return
         _, table = codec.decode(data, name)
+        self._sealed_by[process].update(self._keys[receipt] for receipt in table.column("receipt").to_pylist())
         margin, now = process.margin, world.simulator.now
         for receipt in table.column("receipt").to_pylist():
             left = self._hidden.get(receipt, 0.0) - now
@@ -132,6 +134,18 @@ class Checks:
             ):
                 self.world.simulator.violate("doubled", f"{key} is in the tables twice, now in {table}")
 
+    def on_older_copy(self) -> None:
+        """The log is replaced by an older copy: what was sealed in it, also by tasks that are still at work, is
+        excused."""
+        self.older = True
+        self.excused.update(*self.world.bucket.sealed.values())
+        self.excused.update(*(keys for process, keys in self._sealed_by.items() if process.alive))
+
+    def visible(self) -> set[str]:
+        """Keys of messages that can be received now."""
+        broker, queue = self.world.broker, self.world.plan.queue
+        return {broker.names[m["MessageId"]] for m in broker.messages(queue) if m["State"] == "visible"}
+
     def on_all_available(self, driver: Driver) -> None:
         """An AvailableNow query ends: nothing that was there when it began can be received any more."""
         world = self.world
@@ -139,11 +153,7 @@ class Checks:
         alone = not any(other.running for other in world.drivers if other is not driver)
         if world.plan.fifo or world.plan.ledger or not (driver.started_calm and alone):
             return  # of a group that is in flight, nothing can be received
-        left = [
-            world.broker.names[message["MessageId"]]
-            for message in world.broker.messages(world.plan.queue)
-            if message["State"] == "visible" and int(message["Attributes"]["SentTimestamp"]) < driver.began * 1_000
-        ]
+        left = sorted(driver.available & self.visible())
         if left:
             world.simulator.violate("left", f"{left} were there when {driver.process.name} began, and still are")
 

@@ -66,7 +66,8 @@ class Driver:
         self.error: SemelError | None = None
         self.ended = False
         self.idle = False
-        self.started_calm, self.began = world.calm, world.simulator.now
+        self.started_calm = world.calm
+        self.available: set[str] = set()  # keys of messages that were there when it began, if it is to end with them
         self.available_now = world.plan.available_now and bool(world.choices.below(2))
         self.planner: Planner | None = None
         self.attempts: list[Attempt] = []
@@ -151,6 +152,7 @@ class Driver:
         known, number = self.progress(store)
         idle = 0
         if self.available_now:
+            self.available = self.world.checks.visible()
             planner.available_now()
         while idle < self.world.idle_rounds:
             start = known[number - 1] if number else planner.initial()

@@ -131,13 +131,10 @@ class Trouble:
                 self.other_settings()
         if self._copied():
             return
-        checks, bucket = self.world.checks, self.world.bucket
-        checks.older = True
-        for keys in bucket.sealed.values():
-            checks.excused |= keys
+        self.world.checks.on_older_copy()
         self.process.note("restores an older checkpoint")
         self.world.end_attempts()
-        bucket.restore(self.choices.one_of(self.copies))
+        self.world.bucket.restore(self.choices.one_of(self.copies))
 
     def restore_progress(self) -> None:
         """Spark's part and the record only; the log is the newest one."""

@@ -268,8 +268,8 @@ def _dropped(log: SegmentLog, batch: int, in_table: Content | None = None) -> tu
     unplanned = _unplanned(log, batch, files)
     acks = {segment_id: log.read_ack(segment_id) for segment_id in unplanned}
     dropped = [segment_id for segment_id, ack in acks.items() if ack is not None and ack.deleted and ack.rows]
-    if in_table is not None and in_table.batch == batch:
-        agrees = _is_content(log, in_table)
+    if in_table is not None and in_table.batch >= batch:  # of an earlier batch, the table no longer says what it had
+        agrees = in_table.batch == batch and _is_content(log, in_table)
         segments = (_read(log, segment_id) for segment_id in files.sealed if segment_id not in unplanned)
         dropped += [
             segment.segment_id

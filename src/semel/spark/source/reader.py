@@ -289,9 +289,15 @@ class SourceTask:
 
     def _check_not_replaced(self, sealed: Sealed) -> None:
         """If its name was free only because the first segment was removed, nothing of it may be deleted: the table may
-        have the batch made of the first one."""
-        if self.log.files(sealed.segment_id.batch).is_replaced(sealed):
+        have the batch made of the first one. The same if it is gone already, with a log that somebody has replaced."""
+        files = self.log.files(sealed.segment_id.batch)
+        if files.is_replaced(sealed):
             raise self.log.replaced(sealed.segment_id)
+        if sealed.segment_id not in files.sealed:
+            raise LogError(
+                f"{self.log.store.url}/{sealed.segment_id.name} was sealed, and is not there any more. Nothing of it "
+                "was deleted from the queue"
+            )
 
     def _in_time(self, sifted: _Sifted) -> pa.Table:
         """The segment's rows. Claims and tables take their time: what is no longer surely ours returns to the queue."""
