@@ -471,7 +471,28 @@ def test_a_batch_that_is_committed_while_a_reset_is_planned_keeps_its_number(tmp
         plan = agreement._planned(checkpoint, record, place.log, (overtaken, rejects))
         assert (plan.batch, plan.base) == (1, 0)
         plan = agreement._planned(checkpoint, record, place.log, (overtaken, rejects))
-        assert (plan.batch, plan.ended, plan.base) == (None, 1, 1)
+        assert (plan.batch, plan.ended, plan.base) == (None, (1,), 1)
+
+
+def test_a_reset_ends_a_batch_that_is_in_the_table_also_if_the_next_one_is_planned(tmp_path: Path) -> None:
+    """Found by the simulation, in an older copy of the log: every run after the reset began with the first again."""
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        place.send("0")
+        end, _ = place.batch(planner, planner.initial())
+        sinks[0].open(pa.schema([]))
+        sinks[0].commit(MicroBatch(record.id, 0, agreement.DriverLog(place.log).content()), [])
+        place.send("1")
+        place.log.seal_plan(planner.plan(end, {"orders": 1}, 10), record.query)
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert (plan.ended, plan.batch, plan.base, plan.loses) == ((1,), 2, 1, False)
+        record = agreement.reset(checkpoint, record, place.log, sinks, plan)
+        again = place.with_options(owner=record.query)
+        planner = again.planner()
+        assert again.batch(planner, planner.initial())[1] == ["1"]
 
 
 def test_a_driver_whose_log_was_handed_over_commits_and_drops_nothing(tmp_path: Path) -> None:

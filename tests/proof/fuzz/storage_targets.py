@@ -129,7 +129,7 @@ def _committed(log: SegmentLog) -> None:
     committed = log.committed()
     assert isinstance(committed.through, int)
     assert all(isinstance(getattr(committed.totals, name), int) for name in Totals.__dataclass_fields__)
-    assert isinstance(log.last_begun(), int)
+    assert all(isinstance(batch, int) for batch in log.begun())
 
 
 def _unconfirmed(log: SegmentLog) -> None:

@@ -18,7 +18,7 @@ from semel.spark.pipeline import agreement, batch
 from semel.spark.segments import codec, log
 from semel.spark.segments.codec import Meta
 from semel.spark.segments.log import SegmentLog
-from semel.spark.segments.model import Committed, Sealed, SegmentId, folder
+from semel.spark.segments.model import Committed, Sealed, SegmentAck, SegmentId, folder
 from semel.spark.sinks.contract import Commit, MicroBatch
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger
@@ -26,7 +26,7 @@ from semel.spark.source.claims import LedgerClaims
 from semel.spark.source.columns import SourceMessage
 from semel.spark.source.committer import BatchCommitter
 from semel.spark.source.heartbeat import VisibilityHeartbeat
-from semel.spark.source.planner import Planner
+from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import SourceTask
 from semel.spark.source.sqs_clock import Reading, SqsClock
 from simulation import spark_sink
@@ -203,6 +203,18 @@ def a_sealed_plan_is_replaced_by_a_later_one() -> Iterator[None]:
 @mutant
 def what_a_reset_has_left_to_be_done_is_planned_anew() -> Iterator[None]:
     with patched((Planner, "_left_behind", lambda _self, _batch: None)):
+        yield
+
+
+@mutant
+def an_available_now_query_counts_batches_of_earlier_runs() -> Iterator[None]:
+    real = Planner._count
+
+    def count(self: Planner, end: Offset, acks: list[SegmentAck]) -> None:
+        before = {} if self._available_now is None else {"before": self._available_now.before}
+        real(self, {**end, **before}, acks)
+
+    with patched((Planner, "_count", count)):
         yield
 
 

@@ -141,19 +141,19 @@ class ResetOutdated(CheckpointError):
 @dataclass(frozen=True, slots=True)
 class Reset:
     """What a reset will do, or did. `query` is the new one, `base` the number of its first batch for the sinks, `batch`
-    that of the log which it begins with: sealed, and in no table yet. `ended`: the log's batch in progress, if it is in
-    the table."""
+    that of the log which it begins with: sealed, and in no table yet. `ended`: batches of the log that are in the table
+    and not committed in the log."""
 
     query: str
     base: int
-    batch: int | None
-    ended: int | None
-    replayed: int  # messages that are sealed and in no table yet
-    in_sink: int  # messages that are sealed and in the table: not written again
-    lost: tuple[str, ...]  # segments that are gone or damaged and hold what is in no table yet
-    unknown: tuple[str, ...]  # the same of what is in the table: their messages are not recognised if they come again
-    log_missing: bool  # the log that the last batch came from is not there
-    older_log: bool  # the log is an older copy: what was sealed or in doubt later is not in it
+    batch: int | None = None
+    ended: tuple[int, ...] = ()
+    replayed: int = 0  # messages that are sealed and in no table yet
+    in_sink: int = 0  # messages that are sealed and in the table: not written again
+    lost: tuple[str, ...] = ()  # segments that are gone or damaged and hold what is in no table yet
+    unknown: tuple[str, ...] = ()  # the same of what is in the table: their messages are not recognised if they return
+    log_missing: bool = False  # the log that the last batch came from is not there
+    older_log: bool = False  # the log is an older copy: what was sealed or in doubt later is not in it
     missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
     rejects_again: bool = False  # rejects of the batch that it begins with are put aside already, and come again
     dropped: tuple[str, ...] = ()  # segments that the last batch in the table may not be made of: see `_dropped`
@@ -174,52 +174,54 @@ def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: S
 def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
     committed, done, planned = log.through(), checkpoint.newest("commits"), checkpoint.newest("offsets")
     lasts = [sink.last(record.id) for sink in sinks]
-    identity, pending = log.identity(), log.last_begun()
+    identity, begun = log.identity(), [batch for batch in log.begun() if batch > committed]
     own = None if identity is None else identity["id"]
     rows, *others = (None if last is None else Content.parse(last.content) for last in lasts)
     before = rows if rows is not None and rows.log == own else None  # the last batch of this very log that is in
-    begun = lasts[0] is not None and lasts[0].number >= record.base
-    history = begun or planned >= 0
+    has_rows = lasts[0] is not None and lasts[0].number >= record.base
     base = 1 + max([record.base + done, *(last.number for last in lasts if last is not None)])
-    if pending == committed or (before is not None and before.batch >= pending):
-        ended = pending if pending > committed else None
-        sealed, gone = (0, ()) if ended is None else _sealed(log, ended)
-        older = before is not None and before.batch > pending
-        unknown = tuple(name for name in gone if not _is_deleted(log, SegmentId.parse(name)))
-        dropped = () if ended is None else _dropped(log, ended, before)
-        missing = history and own is None
-        return Reset(str(uuid4()), base, None, ended, 0, sealed, (), unknown, missing, older, dropped=dropped)
+    in_table = 0 if before is None else before.batch
+    plan = _ended(log, [batch for batch in begun if batch <= in_table], before, Reset(str(uuid4()), base))
+    pending = next((batch for batch in begun if batch > in_table), None)
+    if pending is None:
+        missing = own is None and (has_rows or planned >= 0)
+        return replace(plan, log_missing=missing, older_log=in_table > max([committed, *begun]))
     if log.plan(pending) is None:
         raise Disagreement(
             f"batch {pending} of the segment log {log.store.url} was begun by an earlier version of Semel. Let that "
             "version process it (`semel pipeline run FILE --exit-when-empty`), then reset"
         )
     sealed, lost = _sealed(log, pending)
-    rejects_again = older = False
     for last, content in zip(lasts[1:], others, strict=True):
         if last is None or content is None or (content.log, content.batch) != (own, pending):
             continue
-        older = not lost and content != log.content(pending)
-        if lost or older:
-            rejects_again = True
+        if lost or content != log.content(pending):
+            plan = replace(plan, rejects_again=True, older_log=not lost)
         else:
-            base = last.number  # its rejects are put aside already, under this number
-    replaced = begun and before is None and record.query is not None
-    dropped = _dropped(log, pending)
-    return Reset(
-        str(uuid4()),
-        base,
-        pending,
-        None,
-        sealed,
-        0,
-        lost,
-        (),
-        replaced,
-        older,
-        rejects_again=rejects_again,
-        dropped=dropped,
+            plan = replace(plan, base=last.number)  # its rejects are put aside already, under this number
+    return replace(
+        plan,
+        batch=pending,
+        replayed=sealed,
+        lost=lost,
+        log_missing=has_rows and before is None and record.query is not None,
+        dropped=(*plan.dropped, *_dropped(log, pending)),
     )
+
+
+def _ended(log: SegmentLog, batches: Sequence[int], in_table: Content | None, plan: Reset) -> Reset:
+    """With what becomes of batches that are in the table."""
+    for batch in batches:
+        sealed, gone = _sealed(log, batch)
+        unknown = (name for name in gone if not _is_deleted(log, SegmentId.parse(name)))
+        plan = replace(
+            plan,
+            ended=(*plan.ended, batch),
+            in_sink=plan.in_sink + sealed,
+            unknown=(*plan.unknown, *unknown),
+            dropped=(*plan.dropped, *_dropped(log, batch, in_table)),
+        )
+    return plan
 
 
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
@@ -227,11 +229,11 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
     if log.identity() is not None:
         log.hand_over(plan.query)
         _check_plan(plan, plan_reset(checkpoint, record, log, sinks), log)
-        for batch in (plan.batch, plan.ended):
-            if batch is not None:
-                _drop_unplanned(log, batch)
-        if plan.ended is not None:
-            _drop(log, plan.ended)
+        for batch in plan.ended:
+            _drop_unplanned(log, batch)
+            _drop(log, batch)
+        if plan.batch is not None:
+            _drop_unplanned(log, plan.batch)
         if plan.older_log:
             last = sinks[0].last(record.id)
             content = None if last is None else Content.parse(last.content)

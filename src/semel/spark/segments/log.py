@@ -232,10 +232,9 @@ class SegmentLog:
             f"copy: {way_out(owner)}"
         )
 
-    def last_begun(self) -> int:
-        """The newest batch that has files, or else the last that is committed. Lists the whole log."""
-        begun = [int(match["batch"]) for name in self.store.names() if (match := _BATCH.match(name))]
-        return max([self.through(), *begun])
+    def begun(self) -> list[int]:
+        """Batches that have files, committed or not. Lists the whole log."""
+        return sorted({int(match["batch"]) for name in self.store.names() if (match := _BATCH.match(name))})
 
     # Segments and their acknowledgements.
 
