@@ -21,6 +21,7 @@ from typing import Final
 from simulation.choices import Choices
 from simulation.consumer_world import SILENT
 from simulation.search import Failure, first_failure, shrink
+from simulation.spark_mutants import RARE
 from simulation.worlds import MUTANTS, WORLDS
 
 CHUNK: Final = 250
@@ -127,13 +128,20 @@ def report(results: list[Result], seconds: float) -> int:
 
 def look_for_mutants(arguments: argparse.Namespace) -> int:
     worlds = list(WORLDS) if arguments.world == "all" else [arguments.world]
-    wanted = [(world, name, arguments.schedules) for world in worlds for name in MUTANTS.get(world, ())]
+    wanted = [
+        (world, name, arguments.schedules * (10 if name in RARE else 1))
+        for world in worlds
+        for name in MUTANTS.get(world, ())
+    ]
     missed = 0
     with multiprocessing.get_context("fork").Pool(arguments.processes, prepare, maxtasksperchild=1) as pool:
         for name, schedules, kind in pool.imap_unordered(run_mutant, wanted):
             missed += schedules is None
             print(f"{schedules if schedules else 'NOT FOUND':>10}  {name} ({kind})", flush=True)
+    rare = sum(name in RARE for _, name, _ in wanted)
     print(f"\n{len(wanted) - missed} of {len(wanted)} mutants found within {arguments.schedules:,} schedules")
+    if rare:
+        print(f"({rare} of them are rare, and have ten times as many)")
     return 1 if missed else 0
 
 

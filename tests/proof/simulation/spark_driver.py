@@ -67,7 +67,7 @@ class Driver:
         self.ended = False
         self.idle = False
         self.started_calm = world.calm
-        self.available: set[str] = set()  # keys of messages that were there when it began, if it is to end with them
+        self.available: set[tuple[str, int]] = set()  # what was there when it began, if it is to end with that
         self.available_now = world.plan.available_now and bool(world.choices.below(2))
         self.planner: Planner | None = None
         self.attempts: list[Attempt] = []
@@ -166,7 +166,6 @@ class Driver:
                     self.world.simulator.sleep(self.world.idle_seconds())
                     continue
                 known[number] = end
-                self.world.perils.slow_plan(self.process)
                 self.write_down(store, f"query/offsets/{number}", json.dumps(end).encode())
                 if number:
                     planner.committed(start)
@@ -177,9 +176,11 @@ class Driver:
         self.idle = True
 
     def write_down(self, store: Any, name: str, data: bytes) -> None:
-        """Spark looks whether the file is there, and writes it if not; in a bucket, these are two steps."""
+        """Spark looks whether the file is there, and writes it if not. In a bucket, these are two steps, and another
+        driver may come in between."""
         if store.read(name) is not None:
             raise JobFailed(f"{name}: multiple streaming jobs detected")
+        self.world.perils.slow_plan(self.process)
         store.put(name, data)
 
 

@@ -33,6 +33,17 @@ from simulation import spark_sink
 
 Mutant = Callable[[], Any]
 MUTANTS: Final[dict[str, Mutant]] = {}
+# One schedule of some thousand shows these. `make proof` gives them ten times as many as the others.
+RARE: Final = frozenset(
+    {
+        "a sealed plan is replaced by a later one",
+        "the last of two drivers decides which deletes are in doubt",
+        "a heartbeat that was answered too late counts",
+        "the clocks of other hosts are trusted",
+        "an available now query counts batches of earlier runs",
+        "an acknowledged segment that is gone is replaced by other messages",
+    }
+)
 
 
 def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
@@ -351,7 +362,12 @@ def with_ack_committed_a_redelivery_is_deleted_as_the_ledger_knows_it() -> Itera
 @mutant
 def a_reset_drops_what_is_sealed_and_in_no_table() -> Iterator[None]:
     real = agreement.plan_reset
-    with patched((agreement, "plan_reset", lambda *given: replace(real(*given), batch=None))):
+
+    def plan_reset(*given: Any) -> agreement.Reset:
+        plan = real(*given)
+        return plan if plan.batch is None else replace(plan, batch=None, ended=(*plan.ended, plan.batch))
+
+    with patched((agreement, "plan_reset", plan_reset)):
         yield
 
 

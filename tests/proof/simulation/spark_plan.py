@@ -31,6 +31,7 @@ DESTRUCTIVE: Final = ("lose segment", "restore checkpoint")  # after them, not e
 
 @dataclass(frozen=True)
 class Plan:
+    focus: str
     fifo: bool
     ledger: bool
     messages: int
@@ -42,6 +43,11 @@ class Plan:
     another_disk: bool  # one machine has a disk of its own where the others see the log
     forgetful: bool  # SQS forgets deletes with a receipt that is not the newest
     available_now: bool  # some drivers take what is there, and end
+
+    @property
+    def rivals(self) -> float:
+        """How often a second driver is started with the first, if ever."""
+        return 0.8 if self.focus == "drivers" else 0.4
 
     @property
     def queue(self) -> str:
@@ -67,19 +73,24 @@ class Plan:
 
 
 def drawn_plan(choices: Choices) -> Plan:
+    """Some schedules are about one thing only, and have that in plenty: among everything else it would be too rare."""
+    focus = choices.one_of(("", "", "", "", "deletes", "drivers", "available now", "damage"))
+    often = 0.9 if focus == "drivers" else 0.4
+    rarely = 0.1 if focus else 0.25
     return Plan(
-        fifo=choices.below(5) == 4,
-        ledger=choices.below(5) == 4,
+        focus=focus,
+        fifo=choices.below(5) == 4 and not focus,
+        ledger=choices.below(5) == 4 and not focus,
         messages=3 + choices.below(8),
         storm=choices.one_of((120.0, 240.0, 400.0)),
         ack=choices.one_of(("sealed", "committed")),
         columns=choices.one_of((None, ("body",))),
         events=(
-            *(event for event in EVENTS if choices.chance(0.4 if event in OFTEN else 0.25)),
-            *(event for event in DESTRUCTIVE if choices.chance(0.2)),
+            *(event for event in EVENTS if choices.chance(often if event in OFTEN else rarely)),
+            *(event for event in DESTRUCTIVE if choices.chance(0.8 if focus == "damage" else 0.2)),
         ),
         skews=(0.0, choices.one_of(SKEWS), choices.one_of(SKEWS)),
         another_disk=choices.chance(0.15),
-        forgetful=choices.chance(0.6),
-        available_now=choices.chance(0.3),
+        forgetful=choices.chance(0.95 if focus else 0.6),
+        available_now=focus == "available now" or choices.chance(0.1),
     )

@@ -45,15 +45,16 @@ class SparkProcess(Process):
 class Perils:
     """What may happen to a process at any of its calls: it dies or stands still, before or after the call's effect."""
 
-    def __init__(self, simulator: Simulator) -> None:
+    def __init__(self, simulator: Simulator, focus: str) -> None:
         self.simulator = simulator
-        self.faults = CallFaults(simulator.choices, PERILS, 0.6)
-        self.delete_faults = CallFaults(simulator.choices, {"fails": 300})
-        self.claim_faults = CallFaults(simulator.choices, {"slow": 250})
-        self.plan_faults = CallFaults(simulator.choices, {"slow": 250})
-        self.commit_faults = CallFaults(simulator.choices, {"slow": 300}, 0.5)
-        self.seal_faults = CallFaults(simulator.choices, {"slow": 80}, 0.3)
-        self.start_faults = CallFaults(simulator.choices, {"slow": 200})
+        choices, drivers = simulator.choices, focus == "drivers"
+        self.faults = CallFaults(choices, PERILS, 0.6)
+        self.delete_faults = CallFaults(choices, {"fails": 300}, 1.0 if focus == "deletes" else 0.4)
+        self.claim_faults = CallFaults(choices, {"slow": 250})
+        self.plan_faults = CallFaults(choices, {"slow": 300}, 1.0 if drivers else 0.4)
+        self.commit_faults = CallFaults(choices, {"slow": 300}, 1.0 if drivers else 0.5)
+        self.seal_faults = CallFaults(choices, {"slow": 80}, 0.3)
+        self.start_faults = CallFaults(choices, {"slow": 200})
 
     def calm_down(self) -> None:
         for faults in vars(self).values():

@@ -57,7 +57,7 @@ class SparkWorld:
         self.broker.on_call = self.checks.on_call
         if not self.plan.ledger:  # without one, what SQS delivers twice is not promised to be seen
             self.broker.service_faults.on = False
-        self.perils = Perils(self.simulator)
+        self.perils = Perils(self.simulator, self.plan.focus)
         self.store_faults = CallFaults(choices, STORE_FAULTS)
         self.sink_faults = CallFaults(choices, SINK_FAULTS)
         self.bucket = Bucket(self.broker.names)
@@ -139,7 +139,7 @@ class SparkWorld:
         while True:
             while self.resetting:
                 self.simulator.sleep(10.0)
-            if "second driver" in self.plan.events and not self.calm and self.choices.chance(0.4):
+            if "second driver" in self.plan.events and not self.calm and self.choices.chance(self.plan.rivals):
                 self.facts["two drivers at once"] += 1
                 self.start_driver()
             driver = self.start_driver()

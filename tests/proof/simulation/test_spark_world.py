@@ -14,7 +14,7 @@ import pytest
 import suite
 from simulation.choices import Choices
 from simulation.search import Failure, World, first_failure, shrink
-from simulation.spark_mutants import MUTANTS
+from simulation.spark_mutants import MUTANTS, RARE
 from simulation.spark_plan import DESTRUCTIVE, EVENTS
 from simulation.spark_queries import queries_world
 from simulation.spark_world import spark_world
@@ -55,7 +55,12 @@ def test_schedules_of_spark_are_full_of_trouble() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICKLY_FOUND else pytest.mark.slow) for name in MUTANTS]
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICKLY_FOUND else pytest.mark.slow)
+        for name in MUTANTS
+        if name not in RARE
+    ],
 )
 def test_every_bug_that_is_put_into_the_source_on_purpose_is_found(name: str) -> None:
     with MUTANTS[name]():
