@@ -9,7 +9,7 @@ WORKERS ?= 3
 # A company's own certificate authority is known to the system, not to uv
 export UV_SYSTEM_CERTS := true
 
-.PHONY: help demo test test-all check browser format lock \
+.PHONY: help demo test test-all test-pythons test-sparks coverage check browser format lock release \
 	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
 	bench-dashboard bench-tests screenshots prove-spark proof proof-simulation proof-models proof-crashes proof-fuzz \
 	proof-intruders proof-soak clean
@@ -26,7 +26,7 @@ $(BIN)/uv: constraints.txt
 	@touch $(BIN)/uv
 
 # uv is several times faster than pip, but does not read pip's settings: where only pip reaches a package index, pip installs.
-$(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt
+$(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt src/semel/version.py
 	@echo "installing $(EXTRA) into $(VENV) (once) ..."
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRA)]'
@@ -50,6 +50,16 @@ test: check browser  ## check, then the fast tier of tests
 test-all: check browser  ## check, then every test
 	$(BIN)/python -m pytest -n $(WORKERS) -m ''
 
+# Some tests only, some versions only: make test-pythons PYTHONS="3.12 3.13" TESTS=tests/messages
+test-pythons: $(BIN)/uv  ## a part of the fast tier on every Python from 3.11 to 3.14 that this machine has
+	$(BIN)/python tests/matrix.py pythons --uv $(BIN)/uv --workers $(WORKERS) $(addprefix --version=,$(PYTHONS)) $(TESTS)
+
+test-sparks: $(BIN)/uv  ## the fast tests of Spark on PySpark 4.2 and 4.3
+	$(BIN)/python tests/matrix.py sparks --uv $(BIN)/uv --workers $(WORKERS) $(addprefix --version=,$(SPARKS)) $(TESTS)
+
+coverage: $(DEV) browser  ## every test, and how much of src/semel they execute; the report is in htmlcov
+	$(BIN)/python -m pytest -n $(WORKERS) -m '' --cov --cov-report=term --cov-report=html $(TESTS)
+
 browser:  ## find a Chromium for the tests of pages; install one where that is allowed
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
 		command -v $$name >/dev/null 2>&1 && exit 0; done; \
@@ -68,6 +78,9 @@ lock: $(DEV)  ## raise the development versions in constraints.txt to the newest
 format: $(DEV)  ## put all files into the formatter's shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+release: $(DEV)  ## build and check the archives of a release, upload nothing; DRY=1 for a development version
+	$(BIN)/python tests/release.py $(if $(DRY),--dry)
 
 bench-broker: $(DEV)  ## the broker against its peers, in one run
 	$(BIN)/python bench/broker.py
@@ -136,4 +149,5 @@ proof-soak: $(DEV)  ## broker and workers at 70 % of their peak, with faults; th
 	$(PROVE) soak --minutes $(SOAK_MINUTES)
 
 clean:  ## remove what the rules above have made
-	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
+	rm -rf $(VENV) .venv-* dist htmlcov .coverage .coverage.* bench/.envs bench/.data \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz

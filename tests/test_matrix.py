@@ -1,0 +1,66 @@
+"""Which Pythons `make test-pythons` finds, and what it makes of those that are missing."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import matrix
+
+
+def fake_python(path: Path, version: str) -> Path:
+    """A program that answers as a Python of this version does; without a version, as a shim that leads nowhere."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho {version}\n" if version else "#!/bin/sh\necho not found >&2\nexit 127\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_shim_that_leads_nowhere_is_skipped_and_the_newest_patch_of_pyenv_is_taken(tmp_path: Path) -> None:
+    own = fake_python(tmp_path / "own", "3.11.7")
+    fake_python(tmp_path / "shims" / "python3.12", "")
+    for patch in ("3.12.1", "3.12.9", "3.12.10", "3.13.0"):
+        fake_python(tmp_path / "pyenv" / "versions" / patch / "bin" / "python", patch)
+    environ = {"PATH": str(tmp_path / "shims"), "PYENV_ROOT": str(tmp_path / "pyenv")}
+    assert matrix.find_python("3.11", environ, own) == matrix.Python(own, "3.11.7")
+    newest = tmp_path / "pyenv" / "versions" / "3.12.10" / "bin" / "python"
+    assert matrix.find_python("3.12", environ, own) == matrix.Python(newest, "3.12.10")
+    assert matrix.find_python("3.14", environ, own) is None
+
+
+def test_a_python_on_the_path_is_found(tmp_path: Path) -> None:
+    there = fake_python(tmp_path / "bin" / "python3.14", "3.14.2")
+    environ = {"PATH": f"/nowhere:{there.parent}", "HOME": str(tmp_path)}
+    assert matrix.find_python("3.14", environ, Path("/nowhere/python")) == matrix.Python(there, "3.14.2")
+
+
+def test_a_missing_python_is_reported_and_a_run_that_tested_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = {"3.11": matrix.Python(Path("/usr/bin/python3.11"), "3.11.7"), "3.14": None}
+    monkeypatch.setattr(matrix, "find_python", lambda minor, *rest: outcomes[minor])
+    monkeypatch.setattr(matrix, "install", lambda *arguments: None)
+    monkeypatch.setattr(matrix, "run_tests", lambda name, *rest: matrix.Result(name, "passed, 1 s"))
+    assert matrix.main(["pythons", "--version=3.11", "--version=3.14"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "Python 3.11.7: passed, 1 s",
+        "Python 3.14: not on this machine: not tested",
+    ]
+    assert matrix.main(["pythons", "--version=3.14"]) == 1
+    monkeypatch.setattr(matrix, "run_tests", lambda name, *rest: matrix.Result(name, "FAILED", failed=True))
+    assert matrix.main(["pythons", "--version=3.11"]) == 1
+
+
+def test_another_pyspark_is_not_held_back_by_the_locked_one() -> None:
+    assert matrix.constraints("py4j==1\npyspark==4.3.0\npytest==9\n", ("pyspark", "py4j")) == "pytest==9\n"
+
+
+def test_the_package_names_only_versions_that_are_tested() -> None:
+    project: dict[str, Any] = tomllib.loads((matrix.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [text.rpartition(" ")[2] for text in project["classifiers"] if text.startswith("Programming Language")]
+    assert set(named) <= set(matrix.PYTHONS)
+    assert project["requires-python"] == f">={matrix.PYTHONS[0]}"
+    assert f"pyspark>={matrix.SPARKS[0]}" in project["optional-dependencies"]["spark"]
