@@ -58,7 +58,9 @@ test-sparks: $(BIN)/uv  ## the fast tests of Spark on PySpark 4.2 and 4.3
 	$(BIN)/python tests/matrix.py sparks --uv $(BIN)/uv --workers $(WORKERS) $(addprefix --version=,$(SPARKS)) $(TESTS)
 
 coverage: $(DEV) browser  ## every test, and how much of src/semel they execute; the report is in htmlcov
-	$(BIN)/python -m pytest -n $(WORKERS) -m '' --cov --cov-report=term --cov-report=html $(TESTS)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) -m '' $(TESTS); code=$$?; \
+		$(BIN)/coverage combine --quiet; $(BIN)/coverage html --quiet; $(BIN)/coverage report; exit $$code
 
 browser:  ## find a Chromium for the tests of pages; install one where that is allowed
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
