@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="append", help="only this version, such as 3.13; may be repeated")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default %(default)s)")
     parser.add_argument("--uv", type=Path, default=Path(shutil.which("uv") or "uv"), help="the uv that installs")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     given.tests = given.tests or DEFAULT_TESTS[given.kind]
     if given.kind == "pythons":
         results = list(on_pythons(given.version or PYTHONS, given))

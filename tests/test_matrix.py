@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,21 @@ def test_a_missing_python_is_reported_and_a_run_that_tested_nothing_fails(
     assert matrix.main(["pythons", "--version=3.14"]) == 1
     monkeypatch.setattr(matrix, "run_tests", lambda name, *rest: matrix.Result(name, "FAILED", failed=True))
     assert matrix.main(["pythons", "--version=3.11"]) == 1
+
+
+def test_the_tests_to_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    monkeypatch.setattr(matrix, "install", lambda *arguments: None)
+    monkeypatch.setattr(matrix, "find_python", lambda *arguments: matrix.Python(Path("/usr/bin/python3"), "3.11.7"))
+
+    def run_tests(name: str, environment: Path, tests: Sequence[str], workers: int) -> matrix.Result:
+        ran.append((tuple(tests), workers))
+        return matrix.Result(name, "passed")
+
+    monkeypatch.setattr(matrix, "run_tests", run_tests)
+    matrix.main(["pythons", "--workers", "2", "--version=3.11", "tests/messages", "tests/sqs"])
+    matrix.main(["pythons", "--version=3.11"])
+    assert ran == [(("tests/messages", "tests/sqs"), 2), (matrix.DEFAULT_TESTS["pythons"], 3)]
 
 
 def test_another_pyspark_is_not_held_back_by_the_locked_one() -> None:
