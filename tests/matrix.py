@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +24,8 @@ DEFAULT_TESTS: Final = {
     "pythons": ("tests/messages", "tests/sqs", "tests/ledger", "tests/consumer", "tests/broker"),
     "sparks": ("tests/spark",),
 }
-_INSTALLED_FROM: Final = ("pyproject.toml", "constraints.txt", "src/semel/version.py")
+NOT_FOUND: Final = "not on this machine: not tested"
+NOT_INSTALLED: Final = "FAILED (the development environment cannot be installed)"
 _ASK_VERSION: Final = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
 
 
@@ -75,31 +74,19 @@ def _version_of(python: Path) -> str | None:
     return said.stdout.strip() if said.returncode == 0 else None
 
 
-def constraints(pins: str, without: Iterable[str]) -> str:
-    """The text of constraints.txt without the pins of some packages."""
-    dropped = tuple(f"{name}==" for name in without)
-    return "".join(line for line in pins.splitlines(keepends=True) if not line.startswith(dropped))
-
-
-def install(environment: Path, python: Path, uv: Path, spark: str | None = None) -> None:
-    """Makes the environment anew if it is out of date. pip is for machines on which uv reaches no package index."""
-    stamp = environment / ".dev"
-    newest = max((ROOT / name).stat().st_mtime for name in _INSTALLED_FROM)
-    if stamp.exists() and stamp.stat().st_mtime >= newest:
-        return
-    print(f"installing into {environment.name} ...", flush=True)
-    subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
-    pins = constraints((ROOT / "constraints.txt").read_text(encoding="utf-8"), ("pyspark", "py4j") if spark else ())
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write(pins)
-        file.flush()
-        what = ["--constraint", file.name, "--editable", f"{ROOT}[dev]", *([f"pyspark=={spark}.*"] if spark else [])]
-        inside = str(environment / "bin" / "python")
-        by_uv = [str(uv), "pip", "install", "--quiet", "--python", inside, *what]
-        by_pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
-        if subprocess.run(by_uv, check=False).returncode != 0:
-            subprocess.run(by_pip, check=True)
-    stamp.touch()
+def install(environment: Path, python: Path, spark: str | None = None) -> bool:
+    """Makes the environment or brings it up to date, by the rule of the Makefile; whether that worked."""
+    stamp = f"{environment.name}/.dev"
+    make = [os.environ.get("MAKE", "make"), "--no-print-directory", f"VENV={environment.name}", f"PYTHON={python}"]
+    if subprocess.run([*make, stamp], cwd=ROOT, check=False).returncode != 0:
+        return False
+    if spark is None:
+        return True
+    what = ["pip", "install", "--quiet", f"pyspark=={spark}.*"]
+    inside = str(environment / "bin" / "python")
+    by_uv = [str(environment / "bin" / "uv"), *what, "--python", inside]
+    # pip is for machines on which uv reaches no package index.
+    return any(subprocess.run(command, check=False).returncode == 0 for command in (by_uv, [inside, "-m", *what]))
 
 
 def run_tests(name: str, environment: Path, tests: Sequence[str], workers: int) -> Result:
@@ -114,19 +101,23 @@ def on_pythons(versions: Sequence[str], given: argparse.Namespace) -> Iterator[R
     for minor in versions:
         python = find_python(minor, os.environ, Path(sys.executable))
         if python is None:
-            yield Result(f"Python {minor}", "not on this machine: not tested")
+            yield Result(f"Python {minor}", NOT_FOUND)
             continue
         print(f"\nPython {python.version} ({python.path})", flush=True)
-        environment = ROOT / f".venv-{minor}"
-        install(environment, python.path, given.uv)
-        yield run_tests(f"Python {python.version}", environment, given.tests, given.workers)
+        name, environment = f"Python {python.version}", ROOT / f".venv-{minor}"
+        if install(environment, python.path):
+            yield run_tests(name, environment, given.tests, given.workers)
+        else:
+            yield Result(name, NOT_INSTALLED, failed=True)
 
 
 def on_sparks(versions: Sequence[str], given: argparse.Namespace) -> Iterator[Result]:
     for minor in versions:
         environment = ROOT / f".venv-spark-{minor}"
         print(f"\nPySpark {minor}", flush=True)
-        install(environment, Path(sys.executable), given.uv, spark=minor)
+        if not install(environment, Path(sys.executable), spark=minor):
+            yield Result(f"PySpark {minor}", NOT_INSTALLED, failed=True)
+            continue
         ask = [str(environment / "bin" / "python"), "-c", "import pyspark; print(pyspark.__version__)"]
         version = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
         yield run_tests(f"PySpark {version}", environment, given.tests, given.workers)
@@ -138,7 +129,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tests", nargs="*", help="what pytest runs (default: some folders of the fast tier)")
     parser.add_argument("--version", action="append", help="only this version, such as 3.13; may be repeated")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default %(default)s)")
-    parser.add_argument("--uv", type=Path, default=Path(shutil.which("uv") or "uv"), help="the uv that installs")
     given = parser.parse_intermixed_args(arguments)
     given.tests = given.tests or DEFAULT_TESTS[given.kind]
     if given.kind == "pythons":
@@ -153,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def exit_code(results: Sequence[Result]) -> int:
     """A run that tested nothing has not passed."""
-    tested = [result for result in results if not result.outcome.startswith("not on this machine")]
+    tested = [result for result in results if result.outcome != NOT_FOUND]
     return 0 if tested and not any(result.failed for result in tested) else 1
 
 

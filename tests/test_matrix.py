@@ -43,7 +43,7 @@ def test_a_missing_python_is_reported_and_a_run_that_tested_nothing_fails(
 ) -> None:
     outcomes = {"3.11": matrix.Python(Path("/usr/bin/python3.11"), "3.11.7"), "3.14": None}
     monkeypatch.setattr(matrix, "find_python", lambda minor, *rest: outcomes[minor])
-    monkeypatch.setattr(matrix, "install", lambda *arguments: None)
+    monkeypatch.setattr(matrix, "install", lambda *arguments: True)
     monkeypatch.setattr(matrix, "run_tests", lambda name, *rest: matrix.Result(name, "passed, 1 s"))
     assert matrix.main(["pythons", "--version=3.11", "--version=3.14"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
@@ -55,9 +55,21 @@ def test_a_missing_python_is_reported_and_a_run_that_tested_nothing_fails(
     assert matrix.main(["pythons", "--version=3.11"]) == 1
 
 
+def test_an_environment_that_cannot_be_installed_is_a_failure_and_the_next_version_is_tested(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(matrix, "find_python", lambda minor, *rest: matrix.Python(Path("/nowhere"), f"{minor}.0"))
+    monkeypatch.setattr(matrix, "install", lambda environment, python: environment.name == ".venv-3.13")
+    monkeypatch.setattr(matrix, "run_tests", lambda name, *rest: matrix.Result(name, "passed, 1 s"))
+    assert matrix.main(["pythons", "--version=3.12", "--version=3.13"]) == 1
+    failed, passed = capsys.readouterr().out.splitlines()[-2:]
+    assert failed.startswith("Python 3.12.0: FAILED")
+    assert passed == "Python 3.13.0: passed, 1 s"
+
+
 def test_the_tests_to_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
-    monkeypatch.setattr(matrix, "install", lambda *arguments: None)
+    monkeypatch.setattr(matrix, "install", lambda *arguments: True)
     monkeypatch.setattr(matrix, "find_python", lambda *arguments: matrix.Python(Path("/usr/bin/python3"), "3.11.7"))
 
     def run_tests(name: str, environment: Path, tests: Sequence[str], workers: int) -> matrix.Result:
@@ -68,10 +80,6 @@ def test_the_tests_to_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None
     matrix.main(["pythons", "--workers", "2", "--version=3.11", "tests/messages", "tests/sqs"])
     matrix.main(["pythons", "--version=3.11"])
     assert ran == [(("tests/messages", "tests/sqs"), 2), (matrix.DEFAULT_TESTS["pythons"], 3)]
-
-
-def test_another_pyspark_is_not_held_back_by_the_locked_one() -> None:
-    assert matrix.constraints("py4j==1\npyspark==4.3.0\npytest==9\n", ("pyspark", "py4j")) == "pytest==9\n"
 
 
 def test_the_package_names_only_versions_that_are_tested() -> None:
