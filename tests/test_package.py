@@ -46,7 +46,14 @@ def test_the_wheel_has_every_file_of_both_packages(archives: tuple[zipfile.ZipFi
 
 
 def test_the_source_archive_can_be_tested_and_read(archives: tuple[zipfile.ZipFile, set[str]]) -> None:
-    wanted = {"Makefile", "constraints.txt", "docs/consumer.md", "tests/conftest.py", "examples/orders.py"}
+    wanted = {
+        "Makefile",
+        "constraints.txt",
+        "docs/consumer.md",
+        "tests/conftest.py",
+        "examples/orders.py",
+        "CONTRIBUTING.md",
+    }
     assert wanted <= archives[1]
 
 
