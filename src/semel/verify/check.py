@@ -222,10 +222,10 @@ class _Judge:
         )
 
     def _unchecked(self, unordered: list[str]) -> tuple[Unchecked, ...]:
-        found = [*self._logged.unchecked()]
+        unchecked = [*self._logged.unchecked()]
         reason = "its groups have neither sends nor sequence numbers"
-        found += [Unchecked(FindingKind.REORDERED, reason, queue) for queue in dict.fromkeys(unordered)]
-        return tuple(found)
+        unchecked += [Unchecked(FindingKind.REORDERED, reason, queue) for queue in dict.fromkeys(unordered)]
+        return tuple(unchecked)
 
     def _notes(self) -> tuple[str, ...]:
         if not self._found[FindingKind.LOST] or any(key.presents for key in self._all):
