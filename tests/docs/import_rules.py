@@ -42,7 +42,8 @@ def _lines(contracts: list[dict[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|"
     for name in packages:
         below = [_allowed(name, other, contracts) for other in _below(name, layers) if other in packages]
-        yield f"| `{name}/` | {_first_sentence(_PACKAGE / name / '__init__.py')} | {', '.join(filter(None, below)) or 'none of these'} |"
+        listed = ", ".join(filter(None, below)) or "none of these"
+        yield f"| `{name}/` | {_first_sentence(_PACKAGE / name / '__init__.py')} | {listed} |"
     modules = [f"`{name}.py`" for layer in layers for name in layer if name not in packages]
     yield ""
     yield f"Every package may import the modules beside these folders: {', '.join(modules)}."
