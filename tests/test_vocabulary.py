@@ -108,6 +108,16 @@ def defined(source: str) -> Iterator[tuple[str, int]]:
 
 
 @cache
+def names_of_tests() -> tuple[Name, ...]:
+    """Of the tests: their files and functions. docs/guarantees.md quotes them."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    functions = [
+        (file, text) for file in files for text in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))
+    ]
+    return (*(Name(file.name, 0, file.stem) for file in files), *(Name(file.name, 1, text) for file, text in functions))
+
+
+@cache
 def texts() -> dict[str, str]:
     """What people read: source with its comments and messages, templates, SQL, pages. Not the words that we do not use,
     nor the changelog, which names what was renamed."""
@@ -161,6 +171,7 @@ def test_no_name_and_no_text_has_a_word_that_we_do_not_use(ban: Ban) -> None:
     assert names_with(ban, names()) == []
     if ban.in_text:
         assert text_with(ban, texts()) == []
+        assert names_with(ban, names_of_tests()) == []
 
 
 def test_a_value_is_called_what_it_is_in_the_packages_that_are_done() -> None:

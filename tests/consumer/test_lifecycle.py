@@ -267,8 +267,8 @@ def test_a_claim_is_recorded_or_given_back_or_left_to_its_successor(life: list[P
         return
     done = set(actions_of(life))
     last = next(past.event for past in life if Action.END in past.actions)
-    settled = done & (GIVES_BACK | {Action.RECORD, Action.RECORD_REJECTED})
-    assert settled or last in (Event.COMMITTED, Event.FENCED)
+    ended = done & (GIVES_BACK | {Action.RECORD, Action.RECORD_REJECTED})
+    assert ended or last in (Event.COMMITTED, Event.FENCED)
 
 
 @given(lives())
