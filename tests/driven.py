@@ -149,8 +149,8 @@ def ledger_away(monkeypatch: pytest.MonkeyPatch, *calls: str) -> None:
         monkeypatch.setattr(SqliteLedger, call, away)
 
 
-def letter(message: dict[str, Any]) -> dict[str, str]:
-    """A dead letter's attributes as plain texts."""
+def dead_letter_details(message: dict[str, Any]) -> dict[str, str]:
+    """What Semel wrote into the attributes of a dead-letter message, as plain texts."""
     return {
         name.removeprefix("semel-"): value["StringValue"]
         for name, value in message["MessageAttributes"].items()

@@ -41,9 +41,9 @@ class Answers:
     requests: list[Any] = dataclasses.field(default_factory=list)
     then: Callable[[], None] = lambda: None
 
-    def diagnose(self, request: Any, *, say: Callable[[str], None], now: float | None = None) -> Diagnosis:
+    def diagnose(self, request: Any, *, on_progress: Callable[[str], None], now: float | None = None) -> Diagnosis:
         self.requests.append(request)
-        say("reading 312 files")
+        on_progress("reading 312 files")
         (answer,) = self.diagnoses
         if isinstance(answer, Exception):
             raise answer
@@ -56,11 +56,11 @@ class Answers:
         interval: float,
         window: float,
         on_diagnosis: Callable[[Diagnosis], None],
-        say: Callable[[str], None],
+        on_progress: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
         self.requests.append((request, interval, window))
-        say("watching")
+        on_progress("watching")
         for answer in self.diagnoses:
             assert isinstance(answer, Diagnosis)
             on_diagnosis(answer)
@@ -390,7 +390,7 @@ def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken(
 ) -> None:
     terminal = Terminal()
     with Progress("semel doctor", stream=terminal) as progress:
-        progress.say("reading\n\x1b[2J files")
+        progress.update("reading\n\x1b[2J files")
         wait = threading.Event()
         while "reading" not in terminal.shown():
             wait.wait(0.01)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Place, letter, new_place, take
+from driven import LEASE, Place, dead_letter_details, new_place, take
 from semel import App, Batch, Context, Fixed, Reject, SemelError, Skip, Transaction
 from semel.ledger.contract import LedgerUnavailable, Status
 from semel.telemetry.attempt_log import AttemptLog
@@ -101,7 +101,7 @@ class TestOutcomes:
         assert [status(place, n) for n in (1, 2, 3, 4)] == [Status.DONE, Status.FREE, Status.REJECTED, Status.DONE]
         assert place.hidden_for("clicks") == 7
         (dead,) = place.messages("dead")
-        assert (letter(dead)["reason"], letter(dead)["error"]) == ("rejected", "bot traffic")
+        assert (dead_letter_details(dead)["reason"], dead_letter_details(dead)["error"]) == ("rejected", "bot traffic")
         place.clock.advance(7)
         worker.drain()
         assert sorted(seen) == [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
@@ -124,7 +124,7 @@ class TestOutcomes:
         assert calls[0] == [1, 2, 3]
         assert sorted(calls[1:]) == [[1], [2], [3]]
         (dead,) = place.messages("dead")
-        assert letter(dead)["key"] == "2"
+        assert dead_letter_details(dead)["key"] == "2"
         assert place.is_empty("clicks")
 
     def test_what_cannot_be_read_does_not_reach_the_call(self, place: Place) -> None:
@@ -139,7 +139,10 @@ class TestOutcomes:
         place.send({"no": 1}, "clicks")
         place.worker(app).drain()
         assert calls == [[1, 2]]
-        assert sorted(letter(dead)["reason"] for dead in place.messages("dead")) == ["no key", "undecodable"]
+        assert sorted(dead_letter_details(dead)["reason"] for dead in place.messages("dead")) == [
+            "no key",
+            "undecodable",
+        ]
 
     def test_a_call_that_raises_an_outcome_means_it_for_all(self, place: Place) -> None:
         app = App()
@@ -244,7 +247,7 @@ class TestTransactions:
         send(place, *range(7))
         place.worker(app).drain()
         assert table.all() == sorted(set(range(7)) - bad)
-        assert {int(letter(dead)["key"]) for dead in place.messages("dead")} == bad
+        assert {int(dead_letter_details(dead)["key"]) for dead in place.messages("dead")} == bad
         assert place.is_empty("clicks")
         assert len(calls) <= 1 + 2 * len(bad) * 3
 
@@ -264,7 +267,7 @@ class TestTransactions:
         assert table.all() == [1, 3]
         assert status(place, 2) is Status.REJECTED
         (dead,) = place.messages("dead")
-        about = letter(dead)
+        about = dead_letter_details(dead)
         assert about["key"] == "2"
         assert about["message-id"] == sent[2]
         assert (about["reason"], about["error"], about["n"]) == ("rejected", "bot traffic", "2")
@@ -453,13 +456,13 @@ class TestTransactions:
 
         send(place, 1, 2, 3)
         worker = place.worker(app)
-        lane = take(worker, "clicks")
-        second = next(delivery for delivery in lane.in_flight.deliveries.values() if delivery.key == "2")
+        consumer = take(worker, "clicks")
+        second = next(delivery for delivery in consumer.in_flight.deliveries.values() if delivery.key == "2")
         place.ledger.forget([second.ledger_key])
         place.client.queue("clicks").change_visibility([(second.receipt, 0)])
         place.worker(other).drain()
         assert table.all() == [102]
-        worker.worker.work(lane)
+        worker.worker.work(consumer)
         assert table.all() == [1, 3, 102]
         place.clock.advance(LEASE + 1)
         worker.drain()

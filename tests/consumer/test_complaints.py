@@ -80,14 +80,14 @@ def test_a_message_that_arrives_after_the_stop_is_shown_again_at_once(sqs_broker
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="late")
     with driving(app, sqs_broker) as driver:
-        lane = driver.consumer("orders")
-        lane.in_flight.stopping = True  # the signal came while the receive was under way
-        assert driver.worker.receive(lane) == 1
-        driver.worker.work(lane)
-        driver.worker.finish(lane)
+        consumer = driver.consumer("orders")
+        consumer.in_flight.stopping = True  # the signal came while the receive was under way
+        assert driver.worker.receive(consumer) == 1
+        driver.worker.work(consumer)
+        driver.worker.finish(consumer)
         assert seen == []
         assert len(sqs_broker.peek("orders", state="visible")) == 1
-        assert lane.in_flight.admission.taken == 0
+        assert consumer.in_flight.admission.taken == 0
 
 
 def test_what_is_done_is_deleted_before_the_process_ends(app: App, broker: EmbeddedBroker) -> None:
@@ -159,5 +159,5 @@ def test_the_lease_is_always_set_and_can_be_chosen_for_each_handler(sqs_broker: 
     sqs.create_queue(QueueName="queues-own", Attributes={"VisibilityTimeout": "120"})
     sqs.create_queue(QueueName="careless", Attributes={"VisibilityTimeout": "0"})
     with driving(app, sqs_broker) as driver:
-        leases = {lane.name: lane.setup.settings.lease for lane in driver.worker.consumers}
+        leases = {consumer.name: consumer.setup.settings.lease for consumer in driver.worker.consumers}
     assert leases == {"short": 15, "queues-own": 120, "careless": 30}

@@ -98,7 +98,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(app: App, broker: Embe
         assert run.stop().clean
 
 
-def test_what_is_in_hand_goes_on_while_paused(app: App) -> None:
+def test_what_is_in_progress_goes_on_while_paused(app: App) -> None:
     queue = make_queue(app)
     begun, go = threading.Event(), threading.Event()
 
@@ -269,7 +269,7 @@ def test_more_are_worked_on_at_a_time_as_soon_as_they_may(app: App) -> None:
         assert state(run)["concurrency"] == 6
 
 
-def test_fewer_are_worked_on_at_a_time_once_those_in_hand_are_done(app: App) -> None:
+def test_fewer_are_worked_on_at_a_time_once_those_in_progress_are_done(app: App) -> None:
     queue = make_queue(app)
     lock, now, most = threading.Lock(), 0, 0
     all_there = threading.Barrier(8, timeout=PATIENCE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Place, letter, new_place, take
+from driven import LEASE, Place, dead_letter_details, new_place, take
 from semel import App, Batch, Context, Fixed, Reject, Transaction
 from semel.ledger.contract import ClaimRequest, Status
 
@@ -128,19 +128,19 @@ def test_with_skip_message_the_failed_one_is_put_aside_and_its_group_goes_on(pla
     assert book.of("a") == ["a1", "a3"]
     assert book.of("b") == ["b1"]
     (dead,) = place.messages("dead.fifo")
-    assert letter(dead)["reason"] == "skipped"
-    assert letter(dead)["error"] == "ValueError: no such account"
+    assert dead_letter_details(dead)["reason"] == "skipped"
+    assert dead_letter_details(dead)["error"] == "ValueError: no such account"
     assert place.is_empty(QUEUE)
 
 
-def test_a_rejected_message_is_buried_with_its_group_and_what_follows_it_waits_for_that(place: Place) -> None:
+def test_a_rejected_message_is_dead_lettered_with_its_group_and_what_follows_it_waits_for_that(place: Place) -> None:
     book = Book(a1=[Reject("no such account")])
     send(place, "a1", "a2")
     place.worker(app_for(book)).drain()
     assert book.done == ["a2"]
     (dead,) = place.messages("dead.fifo")
     assert dead["Attributes"]["MessageGroupId"] == "a"
-    assert letter(dead)["key"] == "a1"
+    assert dead_letter_details(dead)["key"] == "a1"
 
 
 def test_a_second_copy_of_a_dead_letter_is_taken_for_the_first_by_its_fifo_queue(place: Place) -> None:
@@ -193,7 +193,7 @@ def test_a_conflict_goes_aside_and_its_group_goes_on(place: Place) -> None:
     send(place, "a3")
     worker.drain()
     assert book.done == ["a1", "a2", "a3"]
-    assert [letter(dead)["reason"] for dead in place.messages("dead.fifo")] == ["conflict"]
+    assert [dead_letter_details(dead)["reason"] for dead in place.messages("dead.fifo")] == ["conflict"]
     assert place.is_empty(QUEUE)
     assert worker.consumer(QUEUE).scheduler.groups == 0
 
@@ -229,17 +229,17 @@ def test_nothing_overtakes_a_head_that_somebody_else_is_still_at(place: Place) -
     slow, quick = Book(), Book()
     send(place, "a1", "a2", "b1")
     first = place.worker(app_for(slow))
-    lane = first.consumer(QUEUE)
-    lane.receiver.run_once(1)  # a1 alone
-    lane.claimer.run_once()
-    (held,) = lane.in_flight.deliveries.values()
+    consumer = first.consumer(QUEUE)
+    consumer.receiver.run_once(1)  # a1 alone
+    consumer.claimer.run_once()
+    (held,) = consumer.in_flight.deliveries.values()
     # SQS shows a1 again long before its lease is over.
     place.client.queue(QUEUE).change_visibility([(held.receipt, 0)])
     second = place.worker(app_for(quick))
     second.drain()
     assert quick.done == ["b1"]
     assert names(place, "in_flight") == ["a1"]
-    first.worker.work(lane)
+    first.worker.work(consumer)
     assert slow.done == ["a1"]
     place.clock.advance(LEASE + 2)
     second.drain()
@@ -273,8 +273,8 @@ def test_a_message_whose_claim_has_aged_in_the_group_is_not_begun(place: Place) 
 
     send(place, "a1", "a2")
     worker = place.worker(app)
-    lane = take(worker, QUEUE)
-    worker.worker.work(lane)
+    consumer = take(worker, QUEUE)
+    worker.worker.work(consumer)
     assert book.done == ["a1"]
     worker.drain()
     assert book.tried == [("a1", 1), ("a2", 1)]
@@ -381,7 +381,7 @@ def test_a_bad_message_of_a_fifo_batch_fails_alone_and_holds_up_its_own_group_on
         place.clock.advance(5)
     assert [name for name in done if name[0] == "a"] == ["a1", "a3"]
     assert [name for name in done if name[0] == "b"] == ["b1", "b2"]
-    assert [letter(dead)["key"] for dead in place.messages("dead.fifo")] == ["a2"]
+    assert [dead_letter_details(dead)["key"] for dead in place.messages("dead.fifo")] == ["a2"]
     assert place.is_empty(QUEUE)
 
 
@@ -410,25 +410,25 @@ def test_a_second_sending_does_not_hold_up_what_stands_before_it(place: Place, m
     assert names(place) == []
 
 
-@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("make", [app_for, batch_app_for])
 def test_a_message_that_is_lost_while_it_waits_takes_those_behind_it_along(
-    place: Place, make: Callable[[Book], App], settled: bool
+    place: Place, make: Callable[[Book], App], recorded: bool
 ) -> None:
     book = Book()
     send(place, "a1", "a2", "a3", "b1")
     worker = place.worker(make(book))
-    lane = take(worker, QUEUE)
+    consumer = take(worker, QUEUE)
     place.take_over("a2", QUEUE)
     place.clock.advance(LEASE / 3)
     worker.worker.beat()
-    if settled:
-        worker.worker.finish(lane)
-    worker.worker.work(lane)
+    if recorded:
+        worker.worker.finish(consumer)
+    worker.worker.work(consumer)
     assert sorted(book.done) == ["a1", "b1"]  # not a3, which would overtake a2
     place.clock.advance(LEASE + 2)
     worker.drain()
     assert book.of("a") == ["a1", "a2", "a3"]
     assert place.is_empty(QUEUE)
-    assert lane.in_flight.admission.taken == 0
-    assert lane.scheduler.groups == 0
+    assert consumer.in_flight.admission.taken == 0
+    assert consumer.scheduler.groups == 0

@@ -22,7 +22,7 @@ def test_no_more_slots_are_taken_than_there_are() -> None:
     assert (slots.free, slots.taken) == (0, 12)
 
 
-def test_no_slot_is_given_out_while_too_many_bytes_are_in_hand() -> None:
+def test_no_slot_is_given_out_while_too_many_bytes_are_in_flight() -> None:
     slots = Admission(12, 100)
     assert slots.take(1, 0) == 1
     slots.add_bytes(100)

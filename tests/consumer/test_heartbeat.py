@@ -24,7 +24,7 @@ LEASE = 30
 
 
 class Log:
-    """What the lane tells the attempt log."""
+    """What the consumer tells the attempt log."""
 
     dropped = 0
 
@@ -255,11 +255,11 @@ def test_work_that_is_done_outlasts_any_outage_of_the_ledger_hidden_and_is_recor
     with at_work(sqs_broker, during) as driver:
         send(sqs_broker, queue)
         assert driver.drain() == 0
-        worker, lane = driver.worker, driver.consumer("jobs")
+        worker, consumer = driver.worker, driver.consumer("jobs")
         for _ in range(20):  # five leases
             sqs_broker.clock.advance(LEASE / 4)
             worker.beat()
-            worker.finish(lane)
+            worker.finish(consumer)
             assert in_flight(sqs_broker) == 1
         monkeypatch.undo()
         assert driver.drain() == 1
@@ -318,20 +318,20 @@ def test_beats_that_go_on_failing_lose_what_is_not_begun_before_its_visibility_e
     runs: list[str] = []
     with at_work(sqs_broker, lambda _driver, ctx: runs.append(ctx.key)) as driver:
         send(sqs_broker, queue)
-        lane = driver.consumer("jobs")
-        driver.worker.receive(lane)
-        (delivery,) = lane.in_flight.deliveries.values()
+        consumer = driver.consumer("jobs")
+        driver.worker.receive(consumer)
+        (delivery,) = consumer.in_flight.deliveries.values()
         sqs_broker.faults.set("throttle", 1.0)
-        while lane.in_flight.deliveries:
+        while consumer.in_flight.deliveries:
             sqs_broker.clock.advance(0.25)
             driver.worker.beat()
-            driver.worker.finish(lane)
+            driver.worker.finish(consumer)
             assert sqs_broker.clock.now() < delivery.visible_at
         sqs_broker.faults.clear()
-        driver.worker.work(lane)
+        driver.worker.work(consumer)
         assert runs == []
         assert in_flight(sqs_broker) == 1  # nothing of it was touched: it comes back by itself
-        assert lane.in_flight.admission.taken == 0
+        assert consumer.in_flight.admission.taken == 0
 
 
 def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: EmbeddedBroker, queue: str) -> None:
@@ -461,8 +461,8 @@ def test_twelve_hours_after_the_receipt_the_message_is_lost_and_no_beat_asks_for
     with at_work(sqs_broker, during) as driver:
         driver.consumer("jobs")
         send(sqs_broker, queue)
-        for lane in driver.worker.consumers:
-            object.__setattr__(lane.setup.settings, "lease", 1_800.0)
+        for consumer in driver.worker.consumers:
+            object.__setattr__(consumer.setup.settings, "lease", 1_800.0)
         driver.drain()
 
 
@@ -473,8 +473,8 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
     reached, go_on = threading.Event(), threading.Event()
 
     def during(driver: Driver, ctx: Context) -> None:
-        lane = driver.consumer("jobs")
-        change = lane.setup.queue.change_visibility
+        consumer = driver.consumer("jobs")
+        change = consumer.setup.queue.change_visibility
 
         def slow(pairs: Any, **options: Any) -> Any:
             name = "beat" if not order else "back-off"
@@ -485,7 +485,7 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
             order.append(name)
             return answer
 
-        lane.setup.queue.change_visibility = slow  # type: ignore[method-assign]
+        consumer.setup.queue.change_visibility = slow  # type: ignore[method-assign]
         sqs_broker.clock.advance(LEASE / 2)
         beats.append(threading.Thread(target=driver.worker.beat, daemon=True))
         beats[0].start()
@@ -494,19 +494,19 @@ def test_the_back_off_waits_for_a_beat_that_is_under_way(sqs_broker: EmbeddedBro
 
     with at_work(sqs_broker, during) as driver:
         send(sqs_broker, queue)
-        lane = driver.consumer("jobs")
-        driver.worker.receive(lane)
-        driver.worker.work(lane)
-        driver.worker.finish(lane)
+        consumer = driver.consumer("jobs")
+        driver.worker.receive(consumer)
+        driver.worker.work(consumer)
+        driver.worker.finish(consumer)
         assert order == []  # neither: the back-off must not go first
-        (delivery,) = lane.in_flight.deliveries.values()
+        (delivery,) = consumer.in_flight.deliveries.values()
         go_on.set()
         ends = time.monotonic() + 30
         while delivery.after_beat or delivery.beating:
             assert time.monotonic() < ends
             time.sleep(0.001)
-        while lane.in_flight.deliveries:
-            driver.worker.finish(lane)
+        while consumer.in_flight.deliveries:
+            driver.worker.finish(consumer)
             assert time.monotonic() < ends
         assert order == ["beat", "back-off"]
         beats[0].join(30)

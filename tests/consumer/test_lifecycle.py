@@ -52,7 +52,7 @@ WORKING       LEDGER_DOWN BACKING_OFF   STOP_BEAT GIVE_BACK_UNTRIED HIDE_FOR_RET
 WORKING       FENCED      LOST          STOP_BEAT END
 WORKING       ABANDONED   RELEASED      STOP_BEAT GIVE_BACK SHOW END
 WORKING       GIVE_UP     RELEASED      STOP_BEAT GIVE_BACK_UNTRIED SHOW END
-WORKING       LOST        LOST_AT_WORK  TELL
+WORKING       LOST        LOST_AT_WORK  NOTIFY_LOST
 WORKING       VISIBLE     WORKING
 
 DONE          RECORDED    RECORDED      STOP_BEAT DELETE END
@@ -267,8 +267,8 @@ def test_a_claim_is_recorded_or_given_back_or_left_to_its_successor(life: list[P
         return
     done = set(actions_of(life))
     last = next(past.event for past in life if Action.END in past.actions)
-    settled = done & (GIVES_BACK | {Action.RECORD, Action.RECORD_REJECTED})
-    assert settled or last in (Event.COMMITTED, Event.FENCED)
+    ended = done & (GIVES_BACK | {Action.RECORD, Action.RECORD_REJECTED})
+    assert ended or last in (Event.COMMITTED, Event.FENCED)
 
 
 @given(lives())
@@ -299,7 +299,7 @@ def test_once_lost_at_work_nothing_is_shown_hidden_or_dead_lettered_and_only_wha
 @given(lives())
 def test_a_handler_is_told_only_that_its_claim_may_be_gone_not_that_others_see_its_message(life: list[Past]) -> None:
     for past in life:
-        if Action.TELL in past.actions:
+        if Action.NOTIFY_LOST in past.actions:
             assert past.event is Event.LOST
         if past.event is Event.VISIBLE and past.state is State.WORKING:
             assert past.after is State.WORKING

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from driven import Place, letter, new_place
+from driven import Place, dead_letter_details, new_place
 from running_apps import client_of, running_app, send, until
 from semel import App, Batch, Context, Fixed, Reject, Retry, SemelError, Transaction
 from semel.broker import EmbeddedBroker, running
@@ -97,7 +97,7 @@ class TestNotRun:
         place.clock.advance(5)
         assert worker.drain() == 0
         (dead,) = place.messages("dead")
-        assert "its work is not done" in letter(dead)["error"]
+        assert "its work is not done" in dead_letter_details(dead)["error"]
         assert place.known("7").status is Status.REJECTED
 
     @pytest.mark.parametrize("work", LAZY)
@@ -320,7 +320,7 @@ class TestRaised:
         place.worker(app).drain()
         (dead,) = place.messages("dead")
         name = type(error).__name__
-        assert name in letter(dead)["error"]
+        assert name in dead_letter_details(dead)["error"]
         if not isinstance(error, Retry):
             (line,) = [record for record in caplog.records if "the handler failed" in record.message]
             assert f"the handler failed: {name}" in TextFormatter().format(line)
@@ -336,7 +336,7 @@ class TestRaised:
         for number in range(2):
             place.send({"id": number})
         place.worker(app).drain()
-        assert [letter(dead)["reason"] for dead in place.messages("dead")] == ["rejected", "rejected"]
+        assert [dead_letter_details(dead)["reason"] for dead in place.messages("dead")] == ["rejected", "rejected"]
 
     def test_a_task_that_an_async_handler_left_behind_cannot_end_the_event_loop(self, app: App) -> None:
         async def leave() -> None:
@@ -545,7 +545,7 @@ def test_whatever_ends_a_thread_of_the_app_stops_it_and_is_said(app: App, monkey
     def handle(body: str) -> None: ...
 
     monkeypatch.setattr("semel.consumer.recorder.Recorder._process", die)
-    app.drain_limit = 0.1  # nothing is settled any more
+    app.drain_limit = 0.1  # nothing is recorded any more
     send(app.client().queue("orders"), ["a"])
     with running_app(app) as run:
         until(lambda: run.runtime.stopping.is_set())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driven import Place, letter, new_place
+from driven import Place, dead_letter_details, new_place
 from running_apps import client_of, running_app, until
 from semel import App, Message
 from semel.broker import running
@@ -84,8 +84,8 @@ def test_whatever_a_key_or_payload_function_raises_only_its_message_is_rejected(
     assert handled == [1, 3]
     (dead,) = place.messages("dead")
     assert dead["Body"] == '{"id": 2}'
-    assert letter(dead)["reason"] == f"no {which}"
-    assert type(error).__name__ in letter(dead)["error"]
+    assert dead_letter_details(dead)["reason"] == f"no {which}"
+    assert type(error).__name__ in dead_letter_details(dead)["error"]
 
 
 def test_attributes_that_cannot_be_read_at_all_are_a_reason_to_reject_their_message_only(
@@ -114,4 +114,4 @@ def test_attributes_that_cannot_be_read_at_all_are_a_reason_to_reject_their_mess
     assert handled == ["good", "fine"]
     (dead,) = place.messages("dead")
     assert dead["Body"] == "odd"
-    assert letter(dead)["reason"] == "unreadable"
+    assert dead_letter_details(dead)["reason"] == "unreadable"

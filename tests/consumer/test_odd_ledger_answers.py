@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, place_of, shop, take
+from driven import LEASE, Calls, Place, dead_letter_details, place_of, shop, take
 from running_apps import client_of, running_app, send, until
 from semel import App, Fixed
 from semel.broker import running
@@ -82,8 +82,8 @@ def test_a_message_whose_key_the_ledger_refuses_is_dead_lettered_and_the_others_
     assert worker.drain() == 3
     assert sorted(calls.keys) == ["a", "b", "c"]
     (dead,) = place.messages("dead")
-    assert letter(dead)["reason"] == "unclaimable"
-    assert str(error) in letter(dead)["error"]
+    assert dead_letter_details(dead)["reason"] == "unclaimable"
+    assert str(error) in dead_letter_details(dead)["error"]
     assert place.is_empty()
 
 
@@ -142,11 +142,11 @@ def test_a_lease_that_cannot_be_extended_costs_no_other_message_its_own(place: P
         place.send({"id": key})
     calls = Calls()
     worker = place.worker(shop(calls))
-    lane = take(worker)
+    consumer = take(worker)
     for _ in range(6):
         place.clock.advance(LEASE / 4)
         worker.worker.beat()
-    worker.worker.work(lane)
+    worker.worker.work(consumer)
     assert sorted(calls.keys) == ["a", "b"]
 
 
@@ -156,19 +156,19 @@ def test_the_same_error_is_said_once_in_a_while_and_how_often_it_was_left_out(
     ledger = picky(place)
     place.send({"id": "a"})
     worker = place.worker(shop(Calls()))
-    lane = take(worker)
+    consumer = take(worker)
     ledger.away = {"record"}
 
     def said() -> list[str]:
         return [record.message for record in caplog.records if "the ledger failed at record" in record.message]
 
     for _ in range(50):
-        worker.worker.work(lane)
+        worker.worker.work(consumer)
     assert ledger.calls >= 50
     assert len(said()) == 1
     tried = ledger.calls
     place.clock.advance(6)
-    worker.worker.work(lane)
+    worker.worker.work(consumer)
     assert f"(repeated {tried - 1} more times since)" in said()[1]
     assert len(said()) == 2
 
@@ -177,9 +177,9 @@ def test_the_heartbeat_does_not_spin_over_an_outcome_that_cannot_be_recorded(pla
     ledger = picky(place)
     place.send({"id": "a"})
     worker = place.worker(shop(Calls()))
-    lane = take(worker)
+    consumer = take(worker)
     ledger.away = {"record", "extend"}
-    worker.worker.work(lane)
+    worker.worker.work(consumer)
     place.clock.advance(LEASE + 1)  # past its deadline: this process was held up
     rounds = 0
     while worker.worker.heartbeat.run_once():

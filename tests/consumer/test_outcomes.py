@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, logged, new_place, place_of, shop, take
+from driven import LEASE, Calls, Place, dead_letter_details, logged, new_place, place_of, shop, take
 from semel import App, Context, Exponential, Fixed, Message, Reject, Retry, Skip
 from semel.broker import running
 from semel.ledger.contract import Status
@@ -86,14 +86,14 @@ class TestDone:
         place.broker.faults.set("duplicate", 1.0)
         take(worker)
         place.broker.faults.clear()
-        lane = take(worker)
-        (running,) = lane.in_flight.deliveries.values()
+        consumer = take(worker)
+        (running,) = consumer.in_flight.deliveries.values()
         newest = running.receipt
-        worker.worker.work(lane)
+        worker.worker.work(consumer)
         assert calls.seen == [("7", 1)]
         assert running.received.receipt != newest
         assert place.is_empty()  # the newest handle deleted it
-        assert lane.in_flight.admission.taken == 0
+        assert consumer.in_flight.admission.taken == 0
 
     def test_the_current_context_is_that_of_the_running_handler(self, place: Place) -> None:
         app, keys = App(), list[str]()
@@ -209,7 +209,7 @@ class TestDeadLetters:
         assert place.is_empty()
         (dead,) = place.messages("dead")
         assert dead["Body"] == '{"id": 7, "country": "XX"}'
-        about = letter(dead)
+        about = dead_letter_details(dead)
         assert about["reason"] == "rejected"
         assert about["error"] == "no such country"
         assert about["attempts"] == "1"
@@ -230,9 +230,9 @@ class TestDeadLetters:
             place.clock.advance(1)
         assert len(calls.seen) == 3
         (dead,) = place.messages("dead")
-        assert letter(dead)["reason"] == "out of attempts"
-        assert letter(dead)["error"] == "ValueError: no stock"
-        assert letter(dead)["attempts"] == "3"
+        assert dead_letter_details(dead)["reason"] == "out of attempts"
+        assert dead_letter_details(dead)["error"] == "ValueError: no stock"
+        assert dead_letter_details(dead)["attempts"] == "3"
 
     def test_a_message_that_kills_its_workers_is_given_up_on_too(self, place: Place) -> None:
         calls = Calls()
@@ -245,7 +245,7 @@ class TestDeadLetters:
         worker.drain()
         assert calls.seen == []
         (dead,) = place.messages("dead")
-        assert letter(dead)["reason"] == "out of attempts"
+        assert dead_letter_details(dead)["reason"] == "out of attempts"
 
     def test_a_failure_at_the_last_receive_that_sqs_allows_is_explained_before_sqs_moves_it_without_a_word(
         self, place: Place
@@ -258,8 +258,8 @@ class TestDeadLetters:
         place.clock.advance(1)
         worker.drain()
         (dead,) = place.messages("dead-parcels")
-        assert letter(dead)["reason"] == "out of receives"
-        assert letter(dead)["key"] == "7"
+        assert dead_letter_details(dead)["reason"] == "out of receives"
+        assert dead_letter_details(dead)["key"] == "7"
 
     def test_an_undecodable_message_becomes_a_dead_letter_and_its_neighbours_are_handled(self, place: Place) -> None:
         calls = Calls()
@@ -269,7 +269,7 @@ class TestDeadLetters:
         place.worker(shop(calls)).drain()
         assert sorted(calls.keys) == ["1", "2"]
         (dead,) = place.messages("dead")
-        assert letter(dead)["reason"] == "undecodable"
+        assert dead_letter_details(dead)["reason"] == "undecodable"
         assert dead["Body"] == "neither JSON nor anything"
         assert place.is_empty()
 
@@ -290,7 +290,7 @@ class TestDeadLetters:
         assert done == [7]
         assert place.is_empty()
         (dead,) = place.messages("dead")
-        assert letter(dead)["key"] == "7"
+        assert dead_letter_details(dead)["key"] == "7"
 
     def test_a_message_has_all_its_ten_attributes_again_after_a_redrive(self, place: Place) -> None:
         app, own, seen = App(), {f"a{n}": f"value {n}" for n in range(10)}, list[dict[str, Any]]()
@@ -323,7 +323,7 @@ class TestDeadLetters:
         place.clock.advance(LEASE + 1)
         worker.drain()
         assert place.is_empty()
-        assert [letter(dead)["key"] for dead in place.messages("dead")] == ["7", "7"]
+        assert [dead_letter_details(dead)["key"] for dead in place.messages("dead")] == ["7", "7"]
         place.redrive("dead")  # both of them come back, and one runs
         worker.drain()
         place.clock.advance(LEASE + 2)
@@ -355,9 +355,9 @@ class TestDeadLetters:
         worker.drain()
         assert calls.seen == [(first, 1), (first, 1)]
         (dead,) = place.messages("dead")
-        assert letter(dead)["error"] == "no, really"
-        assert letter(dead)["key"] == first
-        assert letter(dead)["message-id"] != first
+        assert dead_letter_details(dead)["error"] == "no, really"
+        assert dead_letter_details(dead)["key"] == first
+        assert dead_letter_details(dead)["message-id"] != first
 
     def test_a_corrected_message_runs_after_its_first_version_was_rejected(self, place: Place) -> None:
         calls = Calls(Reject("no such country"))
@@ -407,9 +407,9 @@ class TestDeadLetters:
     def test_a_dead_letter_queue_that_is_gone_keeps_the_message_in_its_own(self, place: Place) -> None:
         place.send({"id": 7})
         worker = place.worker(shop(Calls(Reject("no"))))
-        lane = take(worker)
+        consumer = take(worker)
         place.client.queue("dead").drop()
-        worker.worker.work(lane)
+        worker.worker.work(consumer)
         assert len(place.messages()) == 1
         assert place.known("7").status is Status.FREE
 
@@ -465,13 +465,13 @@ class TestConflicts:
         calls = Calls(RuntimeError("later"))
         place.send({"id": 7, "sent_at": 1})
         first = place.worker(shop(calls, retry=Fixed(3_600)))
-        lane = take(first)
+        consumer = take(first)
         place.send({"id": 7, "sent_at": 2})
         second = place.worker(shop(calls))
         second.drain()
         assert second.consumer("orders").metrics.claimed_elsewhere.count == 1
         assert second.consumer("orders").metrics.different_payloads.count == 0, "it comes again, and is counted then"
-        first.worker.work(lane)
+        first.worker.work(consumer)
         place.clock.advance(LEASE + 3)
         second.drain()
         assert calls.seen == [("7", 1), ("7", 2)]
@@ -492,25 +492,25 @@ class TestConflicts:
         assert place.known("7") == done
         assert place.is_empty()
         (dead,) = place.messages("dead")
-        assert letter(dead)["reason"] == "conflict"
-        assert "another payload" in letter(dead)["error"]
-        assert letter(dead)["message-id"] == sent
+        assert dead_letter_details(dead)["reason"] == "conflict"
+        assert "another payload" in dead_letter_details(dead)["error"]
+        assert dead_letter_details(dead)["message-id"] == sent
         assert worker.consumer("orders").metrics.conflicts.count == 1
 
     def test_another_payload_under_a_key_at_work_does_too(self, place: Place) -> None:
         calls, other = Calls(), Calls()
         place.send({"id": 7, "cents": 100})
         first = place.worker(shop(calls, payload=True))
-        lane = take(first)
+        consumer = take(first)
         place.send({"id": 7, "cents": 999})
         place.worker(shop(other, payload=True)).drain()
         assert other.seen == []
         assert len(place.messages("dead")) == 1
-        first.worker.work(lane)
+        first.worker.work(consumer)
         assert calls.seen == [("7", 1)]
         assert place.is_empty()
 
-    def test_the_same_conflict_delivered_again_is_deleted_and_not_buried_twice(self, place: Place) -> None:
+    def test_the_same_conflict_delivered_again_is_deleted_and_not_dead_lettered_twice(self, place: Place) -> None:
         place.send({"id": 7, "cents": 100})
         worker = place.worker(shop(Calls(), payload=True))
         worker.drain()
@@ -542,8 +542,8 @@ class TestMissingKeys:
         place.worker(shop(calls)).drain()
         assert calls.seen == []
         (dead,) = place.messages("dead")
-        assert letter(dead)["reason"] == "no key"
-        assert letter(dead)["message-id"] == sent
+        assert dead_letter_details(dead)["reason"] == "no key"
+        assert dead_letter_details(dead)["message-id"] == sent
         assert place.is_empty()
 
     def test_or_runs_under_its_message_id(self, place: Place) -> None:
@@ -566,7 +566,7 @@ class TestMissingKeys:
         place.send({"total": 3})
         place.worker(shop(Calls(), key=lambda order: order["id"])).drain()
         (dead,) = place.messages("dead")
-        assert letter(dead)["reason"] == "no key"
+        assert dead_letter_details(dead)["reason"] == "no key"
 
 
 def test_without_a_rule_two_sendings_are_two_messages_and_the_producers_key_makes_them_one(place: Place) -> None:

@@ -12,9 +12,9 @@ from semel.telemetry.metrics import Metrics
 def page(completed: int) -> list[Metric]:
     """What a process with so many completed messages, and five slots free, replies."""
     metrics = Metrics()
-    lane = metrics.queue("orders")
-    lane.completed.add(completed)
-    lane.gauge("in_flight", lambda: 5.0)
+    queue = metrics.queue("orders")
+    queue.completed.add(completed)
+    queue.gauge("in_flight", lambda: 5.0)
     return metrics.families()
 
 

@@ -110,7 +110,7 @@ def test_no_more_is_received_than_there_are_free_slots(app: App, broker: Embedde
         until(lambda: run.deleted == 20)
 
 
-def test_receiving_pauses_while_too_many_bytes_are_in_hand(app: App, broker: EmbeddedBroker) -> None:
+def test_receiving_pauses_while_too_many_bytes_are_in_flight(app: App, broker: EmbeddedBroker) -> None:
     queue = make_queue(app)
     go_on = threading.Event()
 
@@ -546,5 +546,5 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_verdicts_are_all_handled() -> None:
-    """A new kind of verdict would have to be taught to the lane."""
+    """A new kind of verdict would have to be taught to the consumer."""
     assert {kind.__name__ for kind in ClaimResult.__args__} == {"Won", "Done", "Held", "Conflict"}

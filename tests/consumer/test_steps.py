@@ -145,11 +145,11 @@ def test_a_zombie_cannot_note_a_step_and_hears_that_it_has_lost(place: Place) ->
 
     place.send({"id": 7})
     zombie = place.worker(app)
-    lane = take(zombie)
-    zombie.worker.work(lane)
+    consumer = take(zombie)
+    zombie.worker.work(consumer)
     assert work.done == ["zombie", "successor"]
     assert told == ["Lost"]
-    assert lane.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.taken == 0
     assert place.known("7").fence == 2
     assert place.is_empty()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from driven import LEASE, Calls, Place, ledger_away, letter, new_place, shop, take
+from driven import LEASE, Calls, Place, dead_letter_details, ledger_away, new_place, shop, take
 from running_apps import client_of
 from semel import App, Context, Fixed, Lost, Reject, Retry, SemelError, Transaction
 from semel.broker import running
@@ -112,7 +112,7 @@ class TestCommit:
         assert place.is_empty("receipts")
         assert place.is_empty("payments")
         (dead,) = place.messages("dead")
-        assert letter(dead)["error"] == "no such account"
+        assert dead_letter_details(dead)["error"] == "no such account"
         assert place.known("p1", "payments").status is Status.REJECTED
 
     @pytest.mark.parametrize("point", ["before_work", "before_commit", "after_record", "before_delete", "after_delete"])
@@ -311,12 +311,12 @@ def test_a_zombies_transaction_is_undone_whatever_it_wrote(place: Place, bank: B
 
     place.send({"id": "p1"}, "payments")
     zombie = place.worker(bank.app(before=sleep, sends=True))
-    lane = take(zombie, "payments")
-    zombie.worker.work(lane)
+    consumer = take(zombie, "payments")
+    zombie.worker.work(consumer)
     zombie.worker.dispatch_outbox()
     assert bank.entries() == [("p1", 2)]
     assert place.is_empty("receipts")
-    assert lane.metrics.fenced.count == 1
+    assert consumer.metrics.fenced.count == 1
 
 
 class TestAPoolThatIsSmallerThanTheConcurrency:

@@ -296,7 +296,7 @@ def worker(place: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             runtime.finish()
 
 
-def test_a_worker_shows_what_it_has_in_hand_and_can_be_paused(
+def test_a_worker_shows_what_it_has_in_progress_and_can_be_paused(
     inspector: QueueInspector, place: Shop, worker: dict[str, Any]
 ) -> None:
     id = place.orders.send(json.dumps({"key": "k1", "waits": True})).message_id

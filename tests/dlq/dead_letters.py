@@ -11,7 +11,7 @@ NOW = 1_800_000_000.0
 
 
 def message(**known: Any) -> DeadLetterMessage:
-    """One that Semel buried an hour ago, with what a test says of it."""
+    """One that Semel dead-lettered an hour ago, with what a test sets."""
     body: str = known.get(
         "body", '{"order": {"id": "o-17", "total": 120.5, "paid": false, "note": null}, "lines": [1]}'
     )

@@ -448,7 +448,7 @@ def service(place: Place, tmp_path: Any) -> DeadLetterService:
     return DeadLetterService(place.client, state=tmp_path, who="tester", clock=place.clock.now)
 
 
-def test_groups_count_what_died_of_the_same(place: Place, service: DeadLetterService) -> None:
+def test_groups_count_the_messages_with_the_same_error(place: Place, service: DeadLetterService) -> None:
     dead_letter(place, 7)
     place.clock.advance(60)
     dead_letter(place, 3, error="no such tenant 'acme'")
@@ -471,7 +471,7 @@ def test_a_message_that_is_not_there_says_what_may_have_become_of_it(service: De
         service.message(DLQ, "nobody")
 
 
-def test_the_desk_works_by_receiving_too(
+def test_the_service_works_by_receiving_too(
     place: Place, service: DeadLetterService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letter(place, 25)

@@ -1,4 +1,4 @@
-"""The desk at an SQS that is not ours, moto's server: looked at by receiving, and everything given back."""
+"""The service at an SQS that is not ours, moto's server: read by receiving, and everything released."""
 
 from __future__ import annotations
 

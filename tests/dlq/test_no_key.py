@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driven import LEASE, Calls, Place, letter, new_place, shop
+from driven import LEASE, Calls, Place, dead_letter_details, new_place, shop
 from semel import App, Reject
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.service import DeadLetterService
@@ -40,7 +40,7 @@ def drop_restore_and_redrive(place: Place, service: DeadLetterService) -> None:
     redrive(place, service)
 
 
-def have_sqs_move_them(place: Place, _desk: DeadLetterService) -> None:
+def have_sqs_move_them(place: Place, _service: DeadLetterService) -> None:
     place.redrive("dead")
 
 
@@ -64,8 +64,8 @@ def test_a_message_that_had_no_key_is_not_given_one(
     dead = place.messages("dead")
     assert len(dead) == 3
     for message in dead:
-        assert "key" not in letter(message)
-        assert json.loads(letter(message).get("dead-letter", "{}")).get("key", "") == ""
+        assert "key" not in dead_letter_details(message)
+        assert json.loads(dead_letter_details(message).get("dead-letter", "{}")).get("key", "") == ""
     back(place, service)
     run(place, calls, RIGHT)
     assert calls.keys == ["7"], "one order, three sendings"
@@ -90,7 +90,7 @@ def test_without_the_right_rule_it_is_rejected_again(place: Place, service: Dead
     run(place, calls, WRONG)
     assert calls.seen == []
     (dead,) = place.messages("dead")
-    assert (letter(dead)["reason"], "key" in letter(dead)) == ("no key", False)
+    assert (dead_letter_details(dead)["reason"], "key" in dead_letter_details(dead)) == ("no key", False)
 
 
 def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_back_to(
@@ -106,7 +106,9 @@ def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_bac
         place.send({"id": 7})
     place.worker(app).drain()
     dead = place.messages("dead")
-    assert [(letter(one)["reason"], "key" in letter(one)) for one in dead] == [("undecodable", False)] * 3
+    assert [(dead_letter_details(one)["reason"], "key" in dead_letter_details(one)) for one in dead] == [
+        ("undecodable", False)
+    ] * 3
     service.redrive(RedrivePlan(queue="dead", canary=0, where="reason = undecodable")).wait()
     run(place, calls, RIGHT)
     assert calls.keys == ["7"]

@@ -374,7 +374,7 @@ def _instant() -> Any:
     return monotonic
 
 
-def test_a_second_run_after_a_death_between_send_and_delete_is_healed(either: Site) -> None:
+def test_a_second_run_after_a_death_between_send_and_delete_completes_it(either: Site) -> None:
     either.dead_letter("a1", "b1")
 
     class Died(BaseException):
@@ -608,7 +608,7 @@ def test_a_rate_is_kept(standard: Site) -> None:
     assert slept == pytest.approx([1.0, 1.0, 1.0, 1.0, 0.5])
 
 
-def test_an_error_gives_back_what_was_in_hand(standard: Site) -> None:
+def test_an_error_releases_what_was_claimed(standard: Site) -> None:
     standard.dead_letter("a1", "b1")
 
     def fail() -> None:

@@ -258,8 +258,8 @@ def test_work_past_its_visibility_is_measured_and_its_events_are_the_evidence(be
 
 
 def test_what_the_ledger_caught_did_not_run_and_doubled_nothing(behaviours: dict[str, Behaviour]) -> None:
-    healed = behaviours["a delete is lost"]
-    assert (healed.causes[0].ran, healed.causes[0].wasted, healed.doubled) == (0, 0.0, 0)
+    lost_delete = behaviours["a delete is lost"]
+    assert (lost_delete.causes[0].ran, lost_delete.causes[0].wasted, lost_delete.doubled) == (0, 0.0, 0)
     assert behaviours["a worker falls silent"].doubled == 0
 
 

@@ -16,7 +16,7 @@ from semel.doctor.engine.engine import Engine
 from semel.doctor.model import Cause
 from suite import effort
 
-SETTLED: Final = {"recorded", "skipped", "rejected", "duplicate"}
+FINISHED: Final = {"recorded", "skipped", "rejected", "duplicate"}
 RETURNED: Final = {"retried", "released", "ledger_down", "bounced", "conflict"}
 LOST: Final = {"lost", "fenced"}
 SLACK: Final = SECOND // 4
@@ -91,7 +91,7 @@ class Delivery:
         started = [time - min(waits, default=0) for time in times("started")]
         self.begin = min(times("received") or started or times(*STEPS))
         self.last = max(times(*STEPS))
-        self.outcome = max(times(*SETTLED, *RETURNED, *LOST), default=None)
+        self.outcome = max(times(*FINISHED, *RETURNED, *LOST), default=None)
         self.deleted = min(times("deleted"), default=None)
         self.timeout = max((timeout for _, timeout in hidden("received", "started")), default=None)
         ends = [time + timeout for time, timeout in hidden("received", "heartbeat")]
@@ -123,21 +123,21 @@ def cause_of(before: Sequence[Delivery], this: Delivery) -> str | None:
     margin = SECOND if this.timeout is None else min(this.timeout // 10, SECOND)
     deadline = max(deadlines) - margin if deadlines else None
     too_soon = deadline is not None and this.begin < deadline
-    settled = earlier.steps & SETTLED
+    finished = earlier.steps & FINISHED
 
     def too_late(time: int) -> str:
         return "visibility" if deadline is not None and time > deadline else "lost-delete"
 
-    if earlier.steps & RETURNED and not settled and (earlier.outcome or 0) <= this.begin + SLACK:
+    if earlier.steps & RETURNED and not finished and (earlier.outcome or 0) <= this.begin + SLACK:
         return None
     at_once = too_soon and earlier.deleted is not None and earlier.deleted > this.begin - SLACK
     if earlier.deleted is not None and earlier.deleted <= this.begin and not at_once:
         return too_late(earlier.deleted)
     if too_soon:
         return "concurrent"
-    if earlier.last > this.begin or (earlier.steps & LOST and not settled):
+    if earlier.last > this.begin or (earlier.steps & LOST and not finished):
         return "visibility"
-    return too_late(earlier.last) if settled else "crash"
+    return too_late(earlier.last) if finished else "crash"
 
 
 def shared_keys(messages: Sequence[Sequence[Delivery]]) -> Counter[str]:

@@ -164,9 +164,9 @@ class Case:
     def assert_done_once(self, key: str = "7", *, fence: int = 1, queue: str = "orders") -> None:
         """The one effect is there, by the holder that the ledger names; and nothing is left in the queue."""
         assert self.effects.all() == [(key, fence)]
-        self.assert_settled(key, fence=fence, queue=queue)
+        self.assert_recorded(key, fence=fence, queue=queue)
 
-    def assert_settled(self, key: str = "7", *, fence: int, queue: str = "orders") -> None:
+    def assert_recorded(self, key: str = "7", *, fence: int, queue: str = "orders") -> None:
         known = self.place.known(key, queue)
         assert (known.status, known.fence) == (Status.DONE, fence)
         assert self.place.is_empty(queue)

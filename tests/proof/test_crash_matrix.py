@@ -81,9 +81,9 @@ def test_every_row_has_its_test() -> None:
 
 def test_row_0_a_receive_whose_answer_is_lost_delays_the_message_and_no_more(case: Case) -> None:
     place, worker = case.place, case.worker()
-    lane = worker.consumer("orders")
+    consumer = worker.consumer("orders")
     with contextlib.closing(impatient(place)) as client:
-        lane.setup.queue = known(client, "orders")
+        consumer.setup.queue = known(client, "orders")
         place.broker.faults.set("lost-answer", 1.0)
         with pytest.raises(SqsError):
             worker.drain()
@@ -92,7 +92,7 @@ def test_row_0_a_receive_whose_answer_is_lost_delays_the_message_and_no_more(cas
         case.assert_nothing_done()  # handed out to nobody, and hidden until its time is over
         place.clock.advance(LEASE + 1)
         worker.drain()
-    assert lane.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.taken == 0
     case.assert_done_once()
 
 
@@ -101,15 +101,15 @@ def test_row_0_a_fifo_receive_is_repeated_under_its_own_id_and_gets_the_same_mes
     place.queue("orders.fifo")
     place.send({"id": 7}, "orders.fifo")
     worker = case.worker(queue="orders.fifo")
-    lane = worker.consumer("orders.fifo")
+    consumer = worker.consumer("orders.fifo")
     with contextlib.closing(impatient(place)) as client:
-        lane.setup.queue = known(client, "orders.fifo")
+        consumer.setup.queue = known(client, "orders.fifo")
         place.broker.faults.set("lost-answer", 1.0)
         with pytest.raises(SqsError):
-            lane.receiver.run_once()
+            consumer.receiver.run_once()
         place.broker.faults.clear()
-        assert lane.receiver.run_once() == 1
-        lane.claimer.run_once()
+        assert consumer.receiver.run_once() == 1
+        consumer.claimer.run_once()
         worker.drain()
     case.assert_done_once(queue="orders.fifo")
 
@@ -156,7 +156,7 @@ def test_row_3_half_of_an_external_effect_is_done_again_under_the_same_key_and_h
     case.place.clock.advance(LEASE + 1)
     case.worker().drain()
     assert case.effects.all() == ([("7", 2)] if case.transactional else [("7", 1), ("7", 2)])
-    case.assert_settled(fence=2)
+    case.assert_recorded(fence=2)
 
 
 def test_row_4_a_crash_between_the_work_and_its_record_repeats_the_work_or_undoes_it(case: Case) -> None:
@@ -169,7 +169,7 @@ def test_row_4_a_crash_between_the_work_and_its_record_repeats_the_work_or_undoe
     case.place.clock.advance(LEASE + 1)
     worker.drain()
     assert case.effects.all() == ([("7", 2)] if case.transactional else [("7", 1), ("7", 2)])
-    case.assert_settled(fence=2)
+    case.assert_recorded(fence=2)
 
 
 @pytest.mark.parametrize("point", ["after_record", "before_delete", "after_delete"])
@@ -185,7 +185,7 @@ def test_row_5_what_is_recorded_is_not_done_again_and_the_next_delivery_deletes_
     case.assert_done_once()
 
 
-def test_row_6_a_lost_delete_is_healed_by_the_next_delivery(case: Case) -> None:
+def test_row_6_a_lost_delete_is_made_up_for_by_the_next_delivery(case: Case) -> None:
     place, worker = case.place, case.worker()
     place.broker.faults.set("lost-delete", 1.0)
     assert worker.drain() == 1
@@ -197,7 +197,7 @@ def test_row_6_a_lost_delete_is_healed_by_the_next_delivery(case: Case) -> None:
     case.assert_done_once()
 
 
-def test_row_6_a_delete_with_an_old_handle_is_healed_by_whoever_has_the_fresh_one(case: Case) -> None:
+def test_row_6_a_delete_with_an_old_handle_is_made_up_for_by_whoever_has_the_fresh_one(case: Case) -> None:
     place, other = case.place, case.worker()
 
     def meanwhile(_ctx: Context) -> None:
@@ -205,24 +205,24 @@ def test_row_6_a_delete_with_an_old_handle_is_healed_by_whoever_has_the_fresh_on
 
     place.broker.faults.set("duplicate", 1.0)
     first = case.worker(before=meanwhile)
-    lane = take(first)
+    consumer = take(first)
     place.broker.faults.clear()
-    first.worker.work(lane)
-    first.worker.finish(lane)
+    first.worker.work(consumer)
+    first.worker.finish(consumer)
     assert case.effects.all() == [("7", 1)]
     place.clock.advance(LEASE + 2)
     other.drain()
     case.assert_done_once()
 
 
-def test_row_6_a_fifo_delete_with_an_expired_handle_is_an_error_that_the_next_delivery_heals(case: Case) -> None:
+def test_row_6_a_fifo_delete_with_an_expired_handle_is_an_error_that_the_next_delivery_makes_up_for(case: Case) -> None:
     place = case.place
     place.queue("orders.fifo")
     place.send({"id": 7}, "orders.fifo")
     worker = case.worker(queue="orders.fifo", after=lambda _ctx: place.clock.advance(LEASE + 1))
-    lane = take(worker, "orders.fifo")
-    worker.worker.work(lane)
-    assert lane.metrics.delete_failed.count == 1
+    consumer = take(worker, "orders.fifo")
+    worker.worker.work(consumer)
+    assert consumer.metrics.delete_failed.count == 1
     assert len(place.messages("orders.fifo")) == 1
     worker.drain()
     case.assert_done_once(queue="orders.fifo")
@@ -327,13 +327,13 @@ def test_row_8_a_zombie_that_wakes_after_the_takeover_changes_nothing(case: Case
             raise ValueError("too late")
 
     zombie = case.worker(before=sleep_through_the_lease, after=end)
-    lane = take(zombie)
-    zombie.worker.work(lane)
-    zombie.worker.finish(lane)
-    assert lane.metrics.completed.count == 0
-    assert lane.in_flight.admission.taken == 0
+    consumer = take(zombie)
+    zombie.worker.work(consumer)
+    zombie.worker.finish(consumer)
+    assert consumer.metrics.completed.count == 0
+    assert consumer.in_flight.admission.taken == 0
     assert case.effects.all() == ([("7", 2)] if case.transactional else [("7", 2), ("7", 1)])
-    case.assert_settled(fence=2)
+    case.assert_recorded(fence=2)
 
 
 def test_row_8_a_zombie_takes_nothing_away_from_a_successor_that_is_not_done_yet(case: Case) -> None:
@@ -344,16 +344,16 @@ def test_row_8_a_zombie_takes_nothing_away_from_a_successor_that_is_not_done_yet
         successor.drain()  # has the claim now, and dies with it
 
     zombie = case.worker(before=sleep_through_the_lease)
-    lane = take(zombie)
-    zombie.worker.work(lane)
-    zombie.worker.finish(lane)
-    assert lane.metrics.deleted.count == 0
+    consumer = take(zombie)
+    zombie.worker.work(consumer)
+    zombie.worker.finish(consumer)
+    assert consumer.metrics.deleted.count == 0
     assert len(place.messages()) == 1
     assert (place.known("7").status, place.known("7").fence) == (Status.CLAIMED, 2)
     place.clock.advance(LEASE + 1)
     case.worker().drain()
     assert case.effects.all() == ([("7", 3)] if case.transactional else [("7", 1), ("7", 3)])
-    case.assert_settled(fence=3)
+    case.assert_recorded(fence=3)
 
 
 def test_row_9_of_two_copies_one_runs_and_the_other_waits_for_the_rest_of_the_lease(case: Case) -> None:
@@ -367,10 +367,10 @@ def test_row_9_of_two_copies_one_runs_and_the_other_waits_for_the_rest_of_the_le
 
     first = case.worker(before=meanwhile)
     place.broker.faults.set("duplicate", 1.0)
-    lane = take(first)
+    consumer = take(first)
     place.broker.faults.clear()
-    first.worker.work(lane)
-    first.worker.finish(lane)
+    first.worker.work(consumer)
+    first.worker.finish(consumer)
     place.clock.advance(LEASE)
     second.drain()
     case.assert_done_once()
@@ -455,11 +455,11 @@ def test_row_12_a_ledger_that_goes_down_during_the_work_loses_nothing_and_double
             "before" if case.transactional else "after": lambda _ctx: outage.enter_context(case.store.outage())
         }
         worker = case.worker(ledger=case.ledger(impatient=True), **hook)
-        lane = take(worker)
-        worker.worker.work(lane)
+        consumer = take(worker)
+        worker.worker.work(consumer)
     assert len(place.messages()) == 1
     if not case.transactional:
-        worker.worker.finish(lane)  # the record is made as long as the claim is ours
+        worker.worker.finish(consumer)  # the record is made as long as the claim is ours
         case.assert_done_once(fence=1)
         return
     case.assert_nothing_done()

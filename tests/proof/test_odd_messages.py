@@ -199,9 +199,9 @@ def dead_letters(place: Place, queue: str) -> list[str]:
     """The MessageIds that they had, read as an operator's tools read them; they are taken out of the queue."""
     ids = []
     for message in place.messages(queue):
-        glance = LazyMessage(message, queue)
-        dead_letter = glance.whole
-        assert (glance.reason, glance.error) == (dead_letter.reason, dead_letter.error)
+        lazy = LazyMessage(message, queue)
+        dead_letter = lazy.whole
+        assert (lazy.reason, lazy.error) == (dead_letter.reason, dead_letter.error)
         assert dead_letter.by_semel
         ids.append(dead_letter.original_id)
     source = place.client.queue(queue)

@@ -86,7 +86,7 @@ def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_produce
 def test_delta_has_every_order_once_though_zombies_go_on_and_a_sealed_segment_is_damaged(
     orders: MakeOrders, trial: MakeTrial, tmp_path: Path
 ) -> None:
-    """Workers that outlive their driver for a moment seal and delete what they have in hand. A flipped bit in what was
+    """Workers that outlive their driver for a moment seal and delete what they have received. A flipped bit in what was
     sealed stops the pipeline, and nothing of it is given out."""
     pipeline = trial(orders(), DeltaFolder(tmp_path / "table"))
     pipeline.dies("after-seal", after_batch=0, linger=0)

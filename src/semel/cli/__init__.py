@@ -1,4 +1,4 @@
-"""The command `semel`: thin; each subcommand is one call into a package below."""
+"""The command `semel`: a module for each command, each a thin layer over a package below."""
 
 from __future__ import annotations
 

@@ -51,24 +51,24 @@ def add_to(commands: Any) -> None:
     option(parser, "--dlq QUEUE", "the dead-letter queue; with --offline and one QUEUE")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from semel.doctor.alarms import alarms
     from semel.doctor.alarms import formats as alarm_formats
 
-    if given.dlq and not (given.offline and len(given.queues) == 1):
+    if args.dlq and not (args.offline and len(args.queues) == 1):
         raise UsageError("--dlq goes with --offline and one QUEUE; otherwise SQS knows the dead-letter queue")
-    if given.sns is not None and not _TOPIC.fullmatch(given.sns):
+    if args.sns is not None and not _TOPIC.fullmatch(args.sns):
         raise UsageError(
-            f"--sns {given.sns}: not the ARN of a topic; it looks like arn:aws:sns:eu-west-1:123456789012:ops"
+            f"--sns {args.sns}: not the ARN of a topic; it looks like arn:aws:sns:eu-west-1:123456789012:ops"
         )
-    cases = _offline(given) if given.offline else _live(given)
+    cases = _offline(args) if args.offline else _live(args)
     # Queues that share a dead-letter queue share its alarm.
-    found = {
+    by_name = {
         alarm.name: alarm
         for case, region in cases
-        for alarm in alarms.alarms_for(case, dead_letter_queue=given.dlq, region=region)
+        for alarm in alarms.alarms_for(case, dead_letter_queue=args.dlq, region=region)
     }
-    print(alarm_formats.render(tuple(found.values()), given.target, sns=given.sns), end="")
+    print(alarm_formats.render(tuple(by_name.values()), args.target, sns=args.sns), end="")
     for case, _ in cases:
         if case.state is not None and case.state.dead_letters is None and not case.state.sources:
             name = output.one_line(case.queue)
@@ -76,22 +76,22 @@ def run(given: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _offline(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
+def _offline(args: argparse.Namespace) -> list[tuple[Case, str | None]]:
     from semel.doctor.model import Case
     from semel.doctor.remedies import name_of, region_of
 
-    return [(Case(queue=name_of(queue)), region_of(queue, queue) or given.region) for queue in given.queues]
+    return [(Case(queue=name_of(queue)), region_of(queue, queue) or args.region) for queue in args.queues]
 
 
-def _live(given: argparse.Namespace) -> list[tuple[Case, str | None]]:
+def _live(args: argparse.Namespace) -> list[tuple[Case, str | None]]:
     from semel.doctor.errors import DoctorError
     from semel.doctor.inputs.queues import look
     from semel.doctor.model import Case
 
-    with options.client(given) as client:
-        states, notes = look(client, given.queues)
-    if len(states) < len(set(given.queues)):
+    with options.client(args) as client:
+        states, notes = look(client, args.queues)
+    if len(states) < len(set(args.queues)):
         raise DoctorError(f"{'; '.join(notes)} (--offline does not call SQS)")
     for note in notes:
         print(f"semel: {output.one_line(note)}", file=sys.stderr)
-    return [(Case(queue=state.queue, state=state), given.region) for state in states]
+    return [(Case(queue=state.queue, state=state), args.region) for state in states]

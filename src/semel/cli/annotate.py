@@ -27,10 +27,10 @@ def add_to(commands: Any) -> None:
     options.add_output(parser)
 
 
-def _run(given: argparse.Namespace) -> int:
-    annotation = open_records(given).annotate(given.text)
-    where = f"  (at {given.dashboard})" if given.dashboard else ""
+def _run(args: argparse.Namespace) -> int:
+    annotation = open_records(args).annotate(args.text)
+    where = f"  (at {args.dashboard})" if args.dashboard else ""
     output.show(
-        given, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.one_line(annotation.text)}{where}"
+        args, annotation, lambda: f"{output.moment(annotation.at)} UTC  {output.one_line(annotation.text)}{where}"
     )
     return 0

@@ -38,9 +38,9 @@ def add_to(commands: Any) -> None:
     options.add_output(parser)
 
 
-def _run(given: argparse.Namespace) -> int:
-    entries = open_records(given).audit_entries(given.where, given.limit)
-    output.show(given, entries, lambda: _table(entries))
+def _run(args: argparse.Namespace) -> int:
+    entries = open_records(args).audit_entries(args.where, args.limit)
+    output.show(args, entries, lambda: _table(entries))
     return 0
 
 

@@ -92,7 +92,7 @@ def add_to(commands: Any) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     # Only now: `semel --help` should not have to load a server.
     from semel.broker.faults import parse_setting
     from semel.broker.process import serve
@@ -100,23 +100,23 @@ def run(given: argparse.Namespace) -> int:
 
     with wrong_usage():
         options = Options(
-            host=given.host,
-            port=given.port,
-            data=None if given.ephemeral else given.data or DEFAULT_DATA,
-            account=given.account,
-            region=given.region,
-            manual_clock=given.clock == "manual",
-            cooldowns=not given.no_cooldowns,
-            faults=dict(parse_setting(text) for text in given.fault),
-            fault_seed=given.fault_seed,
-            credentials=given.credentials,
-            insecure=given.insecure,
-            allowed_hosts=tuple(given.allow_host),
+            host=args.host,
+            port=args.port,
+            data=None if args.ephemeral else args.data or DEFAULT_DATA,
+            account=args.account,
+            region=args.region,
+            manual_clock=args.clock == "manual",
+            cooldowns=not args.no_cooldowns,
+            faults=dict(parse_setting(text) for text in args.fault),
+            fault_seed=args.fault_seed,
+            credentials=args.credentials,
+            insecure=args.insecure,
+            allowed_hosts=tuple(args.allow_host),
         )
         options.check()
-    if given.dashboard_port is None:
-        return serve(options, None, given.ready_file)
+    if args.dashboard_port is None:
+        return serve(options, None, args.ready_file)
     from semel.cli.broker_dashboard import Dashboard
 
-    with Dashboard(options, given.dashboard_port, given.dashboard_token or os.environ.get("SEMEL_TOKEN")) as dashboard:
-        return serve(options, dashboard.beside, given.ready_file)
+    with Dashboard(options, args.dashboard_port, args.dashboard_token or os.environ.get("SEMEL_TOKEN")) as dashboard:
+        return serve(options, dashboard.beside, args.ready_file)

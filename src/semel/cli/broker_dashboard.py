@@ -72,18 +72,18 @@ class Dashboard:
 
     def _environment(self) -> dict[str, str]:
         """As this process has it, with credentials that the broker takes."""
-        found = {name: value for name, value in os.environ.items() if name != "SEMEL_TOKEN"}
+        environment = {name: value for name, value in os.environ.items() if name != "SEMEL_TOKEN"}
         if self._token is not None:
-            found["SEMEL_TOKEN"] = self._token
+            environment["SEMEL_TOKEN"] = self._token
         if self._options.credentials is None:
             # The broker does not look at signatures: anything will do to make one.
-            found |= {"AWS_ACCESS_KEY_ID": "semel", "AWS_SECRET_ACCESS_KEY": "semel"}
+            environment |= {"AWS_ACCESS_KEY_ID": "semel", "AWS_SECRET_ACCESS_KEY": "semel"}
         else:
             access_key, secret = Credentials.load(self._options.credentials).operator(self._options.account)
-            found |= {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
-        found.pop("AWS_PROFILE", None)
-        found.pop("AWS_SESSION_TOKEN", None)
-        return found
+            environment |= {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
+        environment.pop("AWS_PROFILE", None)
+        environment.pop("AWS_SESSION_TOKEN", None)
+        return environment
 
 
 def _reachable(url: str) -> str:

@@ -89,11 +89,11 @@ class Parser(argparse.ArgumentParser):
                 action.default, action.required = default, required[action]
         used: set[str] = set(getattr(parsed, "environment", ()))
         for action, text in values.items():
-            given = getattr(parsed, action.dest, None)
-            if not isinstance(given, _NotGiven):
+            value = getattr(parsed, action.dest, None)
+            if not isinstance(value, _NotGiven):
                 continue
-            if given:  # flags were appended to it
-                setattr(parsed, action.dest, list(given))
+            if value:  # flags were appended to it
+                setattr(parsed, action.dest, list(value))
             else:
                 setattr(parsed, action.dest, self._value(action, text))
                 used.add(action.dest)
@@ -108,7 +108,7 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._AppendAction | argparse._ExtendAction):
                 values = [self._get_values(action, [part.strip()]) for part in text.split(",") if part.strip()]
                 nested = isinstance(action, argparse._ExtendAction)
-                return [one for value in values for one in value] if nested else values
+                return [item for value in values for item in value] if nested else values
             return self._get_values(action, [text])
         except argparse.ArgumentError as error:
             self.error(f"${variable(self, action)}: {error.message}")

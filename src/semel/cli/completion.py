@@ -35,11 +35,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument("shell", choices=SHELLS, help="bash, zsh or fish")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode
 
-    first, *rest = shellcode(["semel"], shell=given.shell).strip().splitlines()
-    install = f"# To install it: {_INSTALL[given.shell]}"
+    first, *rest = shellcode(["semel"], shell=args.shell).strip().splitlines()
+    install = f"# To install it: {_INSTALL[args.shell]}"
     # zsh wants its own line, #compdef, to come first.
     print("\n".join([first, install, *rest] if first.startswith("#compdef") else [install, first, *rest]))
     return ExitCode.OK

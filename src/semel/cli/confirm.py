@@ -8,8 +8,8 @@ import sys
 from semel.cli.command import UsageError
 
 
-def check_terminal(given: argparse.Namespace, action: str) -> None:
-    if not given.yes and not sys.stdin.isatty():
+def check_terminal(args: argparse.Namespace, action: str) -> None:
+    if not args.yes and not sys.stdin.isatty():
         raise UsageError(f"there is no terminal to confirm at: add --yes to {action} without confirmation")
 
 

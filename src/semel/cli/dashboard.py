@@ -63,26 +63,26 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--inherited", type=int, metavar="FD", help=argparse.SUPPRESS)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from semel.dashboard.settings import Settings
 
     settings = Settings(
-        **options.observed(given),
-        cloudwatch=given.cloudwatch,
-        host=given.host,
-        port=given.port,
-        token=given.token,
-        reader_token=given.read_only_token,
-        names=tuple(given.name),
-        proxy=given.proxy,
-        open_access=given.open,
+        **options.observed(args),
+        cloudwatch=args.cloudwatch,
+        host=args.host,
+        port=args.port,
+        token=args.token,
+        reader_token=args.read_only_token,
+        names=tuple(args.name),
+        proxy=args.proxy,
+        open_access=args.open,
     )
     with wrong_usage():
         settings.check()
     check_installed()
     from semel.dashboard.process import run as serve
 
-    return serve(settings, inherited=given.inherited)
+    return serve(settings, inherited=args.inherited)
 
 
 def check_installed() -> None:

@@ -77,28 +77,28 @@ def _add_options(parser: Any, orders: str) -> None:
     options.add_output(parser)
 
 
-def handler(given: argparse.Namespace) -> int:
+def handler(args: argparse.Namespace) -> int:
     from semel.demo import handler as demo
 
-    return _report(given, lambda screen: demo.run(given.orders or demo.ORDERS, screen=screen))
+    return _report(args, lambda screen: demo.run(args.orders or demo.ORDERS, screen=screen))
 
 
-def pipeline(given: argparse.Namespace) -> int:
+def pipeline(args: argparse.Namespace) -> int:
     from semel.demo import pipeline as demo
 
     demo.check_installation()
-    if given.keep is not None:
+    if args.keep is not None:
         try:
-            given.keep.mkdir(parents=True, exist_ok=True)
-            if any(given.keep.iterdir()):
-                raise UsageError(f"--keep {given.keep}: the folder is not empty; give a new one")
+            args.keep.mkdir(parents=True, exist_ok=True)
+            if any(args.keep.iterdir()):
+                raise UsageError(f"--keep {args.keep}: the folder is not empty; give a new one")
         except OSError as error:
-            raise UsageError(f"--keep {given.keep}: {error.strerror}") from None
-    return _report(given, lambda screen: demo.run(given.orders or demo.ORDERS, folder=given.keep, screen=screen))
+            raise UsageError(f"--keep {args.keep}: {error.strerror}") from None
+    return _report(args, lambda screen: demo.run(args.orders or demo.ORDERS, folder=args.keep, screen=screen))
 
 
-def _report(given: argparse.Namespace, run: Callable[[Screen], Result]) -> int:
-    screen = Screen(quiet=given.output != "table")
+def _report(args: argparse.Namespace, run: Callable[[Screen], Result]) -> int:
+    screen = Screen(quiet=args.output != "table")
     try:
         result = run(screen)
     except KeyboardInterrupt:
@@ -107,8 +107,8 @@ def _report(given: argparse.Namespace, run: Callable[[Screen], Result]) -> int:
         return ExitCode.INTERRUPTED
     finally:
         screen.clear()
-    if given.output != "table":
-        output.print_json(result.plain(), given.output)
+    if args.output != "table":
+        output.print_json(result.plain(), args.output)
     for problem in result.problems:
         print(f"semel: {problem}", file=sys.stderr)
     return ExitCode.FAILED if result.problems else ExitCode.OK

@@ -90,15 +90,15 @@ def add_to(commands: Any) -> None:
     common.add_output(rules)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     try:
-        return _work(given)
+        return _work(args)
     except UsageError:
         raise
     except SemelError as error:
         print(f"semel doctor: {output.printable(str(error))}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - in one line, as any other error
-        _report_bug(error, verbose=given.verbose)
+        _report_bug(error, verbose=args.verbose)
     return ExitCode.FAILED
 
 
@@ -111,48 +111,48 @@ def _report_bug(error: Exception, *, verbose: bool) -> None:
     print(f"semel doctor: unexpected {type(error).__name__}: {shown}. This is a bug.{more}", file=sys.stderr)
 
 
-def _work(given: argparse.Namespace) -> int:
-    command = options.use_sample(given) if given.sample else None
-    wanted = options.request(given, time.time())
-    _check_output(given)
-    renderer = {"text": ["rich"], "html": ["jinja2"], "json": []}[given.output]
+def _work(args: argparse.Namespace) -> int:
+    command = options.use_sample(args) if args.sample else None
+    wanted = options.request(args, time.time())
+    _check_output(args)
+    renderer = {"text": ["rich"], "html": ["jinja2"], "json": []}[args.output]
     require("semel doctor", *(["duckdb"] if wanted.logs else []), *renderer, extra="doctor")
-    if command and not given.quiet:
+    if command and not args.quiet:
         print(f"semel doctor: --sample stands for\n{command}", file=sys.stderr)
-    return _watch(given, wanted) if given.watch else _diagnose(given, wanted)
+    return _watch(args, wanted) if args.watch else _diagnose(args, wanted)
 
 
-def _diagnose(given: argparse.Namespace, wanted: Request) -> int:
+def _diagnose(args: argparse.Namespace, wanted: Request) -> int:
     from semel.doctor.diagnosis import diagnose
 
-    with Progress("semel doctor", quiet=given.quiet) as progress:
-        diagnosis = diagnose(wanted, say=progress.say)
-    _deliver(_rendered(diagnosis, given), given.report)
-    return _code(diagnosis.worst, given.fail_on)
+    with Progress("semel doctor", quiet=args.quiet) as progress:
+        diagnosis = diagnose(wanted, on_progress=progress.update)
+    _deliver(_rendered(diagnosis, args), args.report)
+    return _code(diagnosis.worst, args.fail_on)
 
 
-def _rendered(diagnosis: Diagnosis, given: argparse.Namespace) -> str:
-    if given.output == "json":
+def _rendered(diagnosis: Diagnosis, args: argparse.Namespace) -> str:
+    if args.output == "json":
         from semel.doctor.report import json as as_json
 
         return as_json.render(diagnosis)
-    if given.output == "html":
+    if args.output == "html":
         from semel.doctor.report import html
 
         return html.render(diagnosis)
     from semel.doctor.report import text
     from semel.doctor.report.words import ascii_only
 
-    on_screen = given.report is None and sys.stdout.isatty()
+    on_screen = args.report is None and sys.stdout.isatty()
     size = shutil.get_terminal_size() if on_screen else os.terminal_size((_FILE_WIDTH, 0))
     report = text.render(
         diagnosis,
         width=size.columns,
         height=size.lines if on_screen else None,
         colour=on_screen and _colour(),
-        verbose=given.verbose,
+        verbose=args.verbose,
     )
-    knows_unicode = given.report is not None or "utf" in (sys.stdout.encoding or "").lower()
+    knows_unicode = args.report is not None or "utf" in (sys.stdout.encoding or "").lower()
     return report if knows_unicode else "\n".join(map(ascii_only, report.split("\n")))
 
 
@@ -180,65 +180,70 @@ def _deliver(report: str, file: Path | None) -> None:
 def _code(worst: Severity | None, fail_on: str) -> int:
     from semel.doctor.model import Severity
 
-    found = worst is not None and fail_on != "never" and worst >= Severity[fail_on.upper()]
-    return ExitCode.FOUND if found else ExitCode.OK
+    fails = worst is not None and fail_on != "never" and worst >= Severity[fail_on.upper()]
+    return ExitCode.FOUND if fails else ExitCode.OK
 
 
-def _watch(given: argparse.Namespace, wanted: Request) -> int:
+def _watch(args: argparse.Namespace, wanted: Request) -> int:
     from semel.doctor import diagnosis
     from semel.doctor.report import changes
 
     open_now: changes.Open = {}
-    lines = given.report.open("a", encoding="utf-8") if given.report and given.output != "html" else sys.stdout
+    lines = args.report.open("a", encoding="utf-8") if args.report and args.output != "html" else sys.stdout
 
     def on_diagnosis(latest: Diagnosis) -> None:
         nonlocal open_now
-        if given.output == "html":
-            _deliver(_rendered(latest, given), given.report)
+        if args.output == "html":
+            _deliver(_rendered(latest, args), args.report)
         for change in changes.since(open_now, latest):
-            if given.output == "json":
+            if args.output == "json":
                 progress.above(changes.as_line(change), lines)
             else:
-                target = sys.stderr if given.output == "html" else lines
+                target = sys.stderr if args.output == "html" else lines
                 width = shutil.get_terminal_size().columns if target.isatty() else _FILE_WIDTH
                 progress.above(changes.as_text(change, width=width, colour=target.isatty() and _colour()), target)
         open_now = changes.opened(latest)
 
     stop = threading.Event()
     # SIGTERM ends the watch after the examination under way; Ctrl-C ends it at once.
-    with Progress("semel doctor", quiet=given.quiet) as progress, OnSignals(stop.set, (signal.SIGTERM,)):
+    with Progress("semel doctor", quiet=args.quiet) as progress, OnSignals(stop.set, (signal.SIGTERM,)):
         diagnosis.watch(
-            wanted, interval=given.interval, window=given.window, on_diagnosis=on_diagnosis, say=progress.say, stop=stop
+            wanted,
+            interval=args.interval,
+            window=args.window,
+            on_diagnosis=on_diagnosis,
+            on_progress=progress.update,
+            stop=stop,
         )
     if lines is not sys.stdout:
         lines.close()
-    return _code(changes.worst(open_now), given.fail_on)
+    return _code(changes.worst(open_now), args.fail_on)
 
 
-def _check_output(given: argparse.Namespace) -> None:
+def _check_output(args: argparse.Namespace) -> None:
     """Before the work, not after it."""
-    if given.watch and given.output == "html" and given.report is None:
+    if args.watch and args.output == "html" and args.report is None:
         raise UsageError("--watch --output html needs --report FILE, which it writes again at each update")
-    if given.report is None:
+    if args.report is None:
         return
-    if given.report.is_dir():
-        raise UsageError(f"--report {given.report} is a folder; a file is needed")
-    folder = given.report.parent
+    if args.report.is_dir():
+        raise UsageError(f"--report {args.report} is a folder; a file is needed")
+    folder = args.report.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"--report {given.report}: the folder {folder} is not there, or not writable")
+        raise UsageError(f"--report {args.report}: the folder {folder} is not there, or not writable")
 
 
-def list_rules(given: argparse.Namespace) -> int:
+def list_rules(args: argparse.Namespace) -> int:
     from semel.doctor import rules
 
-    if given.output != "table":
+    if args.output != "table":
         known = [
-            {"rule": one.name, "severity": one.severity.word, "title": one.title, "needs": one.needs}
-            for one in rules.ALL
+            {"rule": rule.name, "severity": rule.severity.word, "title": rule.title, "needs": rule.needs}
+            for rule in rules.ALL
         ]
-        output.print_json(known, given.output)
+        output.print_json(known, args.output)
         return ExitCode.OK
-    widest = max(len(one.name) for one in rules.ALL)
-    for one in rules.ALL:
-        print(f"{one.severity.word:<10}{one.name:<{widest}}  {one.title} (needs {one.needs})")
+    widest = max(len(rule.name) for rule in rules.ALL)
+    for rule in rules.ALL:
+        print(f"{rule.severity.word:<10}{rule.name:<{widest}}  {rule.title} (needs {rule.needs})")
     return ExitCode.OK

@@ -79,54 +79,54 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     options.add(group, "--master URL", "--cores N")
 
 
-def use_sample(given: argparse.Namespace) -> str:
+def use_sample(args: argparse.Namespace) -> str:
     """Have `--sample` stand for the options that it means; the command with all of them."""
     from semel.doctor import SAMPLE
 
     for name in ("log", "map", "events", "queue", "visibility", "watch"):
-        if getattr(given, name):
+        if getattr(args, name):
             raise UsageError(f"--{name} does not go with --sample, which is a log with a mapping of its own")
-    given.log, given.map, given.visibility = [str(SAMPLE)], SAMPLE_MAP, [visibility(SAMPLE_VISIBILITY)]
+    args.log, args.map, args.visibility = [str(SAMPLE)], SAMPLE_MAP, [visibility(SAMPLE_VISIBILITY)]
     path = shlex.quote(str(SAMPLE))
     return f"semel doctor --log {path} \\\n  --visibility {SAMPLE_VISIBILITY} --map \\\n  {SAMPLE_MAP}"
 
 
-def request(given: argparse.Namespace, now: float) -> Request:
+def request(args: argparse.Namespace, now: float) -> Request:
     """The request that the options make. Raises UsageError if they make none."""
     from semel.doctor import diagnosis as examine
 
-    since, until = _at("--since", given.since, now), _at("--until", given.until, now)
-    _refuse_nonsense(given, since, until)
+    since, until = _at("--since", args.since, now), _at("--until", args.until, now)
+    _refuse_nonsense(args, since, until)
     return examine.Request(
-        logs=tuple(given.log),
-        mapping=given.map,
-        words=given.events,
-        queues=tuple(given.queue),
-        endpoint_url=given.endpoint_url,
-        region=given.region,
-        profile=given.profile,
-        metrics=tuple(given.metrics),
+        logs=tuple(args.log),
+        mapping=args.map,
+        words=args.events,
+        queues=tuple(args.queue),
+        endpoint_url=args.endpoint_url,
+        region=args.region,
+        profile=args.profile,
+        metrics=tuple(args.metrics),
         since=since,
         until=until,
-        ledger=given.ledger,
-        ledger_retention=given.ledger_retention,
-        alarms=given.alarms,
-        visibility=dict(given.visibility),
-        read_timeout=given.read_timeout,
-        lambda_timeout=given.lambda_timeout,
-        probe=given.probe,
-        rules=tuple(given.rule),
-        ignore=tuple(given.ignore),
-        engine=given.engine,
-        master=given.master,
-        cores=given.cores,
+        ledger=args.ledger,
+        ledger_retention=args.ledger_retention,
+        alarms=args.alarms,
+        visibility=dict(args.visibility),
+        read_timeout=args.read_timeout,
+        lambda_timeout=args.lambda_timeout,
+        probe=args.probe,
+        rules=tuple(args.rule),
+        ignore=tuple(args.ignore),
+        engine=args.engine,
+        master=args.master,
+        cores=args.cores,
     )
 
 
-def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: float | None) -> None:
+def _refuse_nonsense(args: argparse.Namespace, since: float | None, until: float | None) -> None:
     from semel.doctor import rules
 
-    if not (given.log or given.queue or given.metrics):
+    if not (args.log or args.queue or args.metrics):
         raise UsageError(
             "nothing to examine: give logs, queues or metrics, for example\n"
             "  semel doctor --log /var/log/semel/attempts --queue orders\n"
@@ -134,28 +134,28 @@ def _refuse_nonsense(given: argparse.Namespace, since: float | None, until: floa
             "  semel doctor --sample"
         )
     for name, value, needs in (
-        ("--map", given.map, "log"),
-        ("--events", given.events, "log"),
-        ("--probe", given.probe, "queue"),
-        ("--watch", given.watch, "log"),
+        ("--map", args.map, "log"),
+        ("--events", args.events, "log"),
+        ("--probe", args.probe, "queue"),
+        ("--watch", args.watch, "log"),
     ):
-        if value and not getattr(given, needs):
+        if value and not getattr(args, needs):
             raise UsageError(f"{name} is for --{needs}, which is not given")
-    if given.ledger_retention and not given.ledger:
+    if args.ledger_retention and not args.ledger:
         raise UsageError("--ledger-retention is for --ledger, which is not given")
-    if given.engine == "duckdb" and given.master:
+    if args.engine == "duckdb" and args.master:
         raise UsageError("--master is for --engine spark")
-    if given.watch and (given.engine == "spark" or given.master):
+    if args.watch and (args.engine == "spark" or args.master):
         raise UsageError("--watch runs in this process, on DuckDB; leave out --engine spark and --master")
     if since is not None and until is not None and since >= until:
-        raise UsageError(f"--since {given.since} is not before --until {given.until}")
-    if given.map is not None:
+        raise UsageError(f"--since {args.since} is not before --until {args.until}")
+    if args.map is not None:
         from semel.doctor.logs import mapping
 
         with wrong_usage():
-            mapping.parse(given.map, given.events)
+            mapping.parse(args.map, args.events)
     with wrong_usage():
-        rules.choose(given.rule, given.ignore)
+        rules.choose(args.rule, args.ignore)
 
 
 def _at(name: str, text: str | None, now: float) -> float | None:

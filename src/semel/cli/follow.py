@@ -61,11 +61,11 @@ def follow(
             pressed = key()
             if (interrupted() or pressed == "c") and not cancelled:
                 cancelled = True
-                screen.say("cancelling: claimed messages are released; Ctrl-C again ends it at once")
+                screen.write("cancelling: claimed messages are released; Ctrl-C again ends it at once")
                 _control(service, job, "cancel", screen)
             elif pressed == "p":
                 action = "resume" if job.pausing else "pause"
-                screen.say("resuming" if action == "resume" else "pausing; p resumes, c cancels")
+                screen.write("resuming" if action == "resume" else "pausing; p resumes, c cancels")
                 _control(service, job, action, screen)
             if screen.moves or time.monotonic() - last >= _LINE_INTERVAL:
                 last = time.monotonic()
@@ -84,15 +84,15 @@ def _control(service: Records, job: Job, action: str, screen: _Screen) -> None:
     except JobNotRunning:  # it has just ended, as the next poll shows
         pass
     except SemelError as error:
-        screen.say(f"the job could not be asked to {action}: {error}")
+        screen.write(f"the job could not be asked to {action}: {error}")
 
 
-def finish(service: Records, job: Job, given: argparse.Namespace) -> int:
+def finish(service: Records, job: Job, args: argparse.Namespace) -> int:
     """Follows a job that this command started, prints its end, and returns the exit code."""
-    followed = follow(service, job, quiet=given.quiet)
+    followed = follow(service, job, quiet=args.quiet)
     job = followed.job
-    output.show(given, job, lambda: summary(job))
-    if job.reason and given.quiet and str(job.state) != "done":
+    output.show(args, job, lambda: summary(job))
+    if job.reason and args.quiet and str(job.state) != "done":
         print(f"semel: {job.kind} of {job.queue}: {one_line(job.reason)}", file=sys.stderr)
     return ExitCode.INTERRUPTED if followed.interrupted and str(job.state) == "cancelled" else exit_code(job)
 
@@ -156,7 +156,7 @@ class _Screen(StatusLine):
         lines = list(job.messages)
         shown = max((place for place, line in enumerate(lines) if line == self._newest), default=-1)
         for line in lines[shown + 1 :]:
-            self.say(line.text)
+            self.write(line.text)
         if lines:
             self._newest = lines[-1]
 
@@ -177,14 +177,16 @@ def _interrupts(wanted: bool) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
 
     try:
-        before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)} if wanted else {}
+        before = (
+            {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)} if wanted else {}
+        )
     except ValueError:  # not the main thread
         before = {}
     try:
         yield lambda: pressed > 0
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -203,7 +205,7 @@ def _keys(screen: _Screen, wanted: bool) -> Iterator[Callable[[], str]]:
         yield lambda: ""
         return
     tty.setcbreak(handle)
-    screen.say("p pauses, c cancels")
+    screen.write("p pauses, c cancels")
     try:
         yield (
             lambda: os.read(handle, 1).decode(errors="ignore").lower() if select.select([handle], [], [], 0)[0] else ""

@@ -91,9 +91,9 @@ def _add(actions: Any, name: str, run: Any, help: str, **words: Any) -> argparse
     return parser
 
 
-def _list(given: argparse.Namespace) -> int:
-    jobs = open_records(given).jobs()
-    output.show(given, jobs, lambda: table(jobs) if jobs else "there are no jobs")
+def _list(args: argparse.Namespace) -> int:
+    jobs = open_records(args).jobs()
+    output.show(args, jobs, lambda: table(jobs) if jobs else "there are no jobs")
     return 0
 
 
@@ -115,9 +115,9 @@ def table(jobs: Sequence[Job]) -> str:
     return output.table(heads, rows, right=("SENT", "DELETED", "FAILED"), optional=("DELETED", "FAILED"))
 
 
-def _show(given: argparse.Namespace) -> int:
-    job = open_records(given).job(given.id)
-    output.show(given, job, lambda: _details(job))
+def _show(args: argparse.Namespace) -> int:
+    job = open_records(args).job(args.id)
+    output.show(args, job, lambda: _details(job))
     return 0
 
 
@@ -141,23 +141,23 @@ def _details(job: Job) -> str:
     return "\n".join([output.pairs([row for row in rows if row[1]]), *([""] if lines else []), *lines])
 
 
-def _control(given: argparse.Namespace) -> int:
-    control = open_records(given).control(given.id, given.action)
+def _control(args: argparse.Namespace) -> int:
+    control = open_records(args).control(args.id, args.action)
     content = control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)}
-    output.show(given, content, lambda: f"{given.action} job {control.job.id}: {control}")
+    output.show(args, content, lambda: f"{args.action} job {control.job.id}: {control}")
     if control.acknowledged:
         return ExitCode.OK
     print(f"see the job: semel jobs show {control.job.id}", file=sys.stderr)
     return ExitCode.FAILED
 
 
-def _wait(given: argparse.Namespace) -> int:
-    records = open_records(given)
-    job = follow(records, records.job(given.id), quiet=given.quiet, cancel=False, timeout=given.timeout).job
-    output.show(given, job, lambda: summary(job))
+def _wait(args: argparse.Namespace) -> int:
+    records = open_records(args)
+    job = follow(records, records.job(args.id), quiet=args.quiet, cancel=False, timeout=args.timeout).job
+    output.show(args, job, lambda: summary(job))
     if not job.state.ended:
         print(
-            f"semel: job {job.id} is still {job.state} after {output.duration(given.timeout)}; it goes on",
+            f"semel: job {job.id} is still {job.state} after {output.duration(args.timeout)}; it goes on",
             file=sys.stderr,
         )
         return ExitCode.FAILED

@@ -119,52 +119,52 @@ def _attribute(text: str) -> tuple[str, Attribute]:
         raise argparse.ArgumentTypeError(f"{text!r}: it is not base64: {error}") from None
 
 
-def _send(given: argparse.Namespace) -> int:
+def _send(args: argparse.Namespace) -> int:
     from semel.messages.keys import PRODUCER_KEY
     from semel.sqs.client.messages import Entry
 
-    if sum(getattr(given, name) is not None for name in ("body", "file", "lines")) != 1:
+    if sum(getattr(args, name) is not None for name in ("body", "file", "lines")) != 1:
         raise UsageError("give the message in one way: BODY, - for standard input, --file FILE or --lines FILE")
-    if given.lines is not None and (given.key or given.dedup_id):
-        name = "--key" if given.key else "--dedup-id"
+    if args.lines is not None and (args.key or args.dedup_id):
+        name = "--key" if args.key else "--dedup-id"
         raise UsageError(f"{name} is for one message: with --lines all messages would have the same")
-    attributes = dict(given.attribute)
-    if given.key:
-        attributes[PRODUCER_KEY] = _attribute(f"{PRODUCER_KEY}={given.key}")[1]
+    attributes = dict(args.attribute)
+    if args.key:
+        attributes[PRODUCER_KEY] = _attribute(f"{PRODUCER_KEY}={args.key}")[1]
 
     def entry(body: str) -> Entry:
-        return Entry(body, attributes or None, given.delay, given.group, given.dedup_id)
+        return Entry(body, attributes or None, args.delay, args.group, args.dedup_id)
 
-    with options.client(given) as client:
-        queue = client.queue(given.queue)
-        if queue.fifo and not given.group:
+    with options.client(args) as client:
+        queue = client.queue(args.queue)
+        if queue.fifo and not args.group:
             raise UsageError(f"{queue.name} is a FIFO queue: name the message group with --group GROUP")
-        if queue.fifo and given.delay is not None:
+        if queue.fifo and args.delay is not None:
             raise UsageError(f"{queue.name} is a FIFO queue: SQS takes no --delay for single messages there")
-        return _send_one(given, queue, entry(_body(given))) if given.lines is None else _send_lines(given, queue, entry)
+        return _send_one(args, queue, entry(_body(args))) if args.lines is None else _send_lines(args, queue, entry)
 
 
-def _send_one(given: argparse.Namespace, queue: Queue, entry: Entry) -> int:
+def _send_one(args: argparse.Namespace, queue: Queue, entry: Entry) -> int:
     if problem := entry.unsendable():
         raise UsageError(f"the message cannot be sent: {problem.message}")
     sent = queue.send(entry.body, attributes=entry.attributes, delay=entry.delay, group=entry.group, dedup=entry.dedup)
-    output.show(given, [SentMessage(sent.message_id, sent.sequence)], lambda: sent.message_id)
+    output.show(args, [SentMessage(sent.message_id, sent.sequence)], lambda: sent.message_id)
     return ExitCode.OK
 
 
-def _body(given: argparse.Namespace) -> str:
+def _body(args: argparse.Namespace) -> str:
     try:
-        if given.file is not None:
-            content = Path(given.file).read_bytes()
-        elif given.body == "-":
+        if args.file is not None:
+            content = Path(args.file).read_bytes()
+        elif args.body == "-":
             content = sys.stdin.buffer.read().removesuffix(b"\n")
         else:
-            return str(given.body)
+            return str(args.body)
         return content.decode()
     except OSError as error:
-        raise UsageError(f"--file {given.file}: {error.strerror or error}") from None
+        raise UsageError(f"--file {args.file}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        name = "standard input" if given.file is None else f"--file {given.file}"
+        name = "standard input" if args.file is None else f"--file {args.file}"
         raise UsageError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
@@ -248,24 +248,24 @@ def _batches(lines: Iterator[tuple[int, str]], size: int) -> Iterator[list[tuple
         yield batch
 
 
-def _send_lines(given: argparse.Namespace, queue: Queue, entry: Callable[[str], Entry]) -> int:
-    sender = LineSender(queue, entry, given.rate)
+def _send_lines(args: argparse.Namespace, queue: Queue, entry: Callable[[str], Entry]) -> int:
+    sender = LineSender(queue, entry, args.rate)
     sent: list[SentMessage] = []
     with ExitStack() as stack:
-        file = sys.stdin.buffer if given.lines == "-" else stack.enter_context(_opened(given.lines))
-        progress = stack.enter_context(Progress("semel send", quiet=given.quiet or not sys.stderr.isatty()))
+        file = sys.stdin.buffer if args.lines == "-" else stack.enter_context(_opened(args.lines))
+        progress = stack.enter_context(Progress("semel send", quiet=args.quiet or not sys.stderr.isatty()))
         for message in sender.run(file):
-            progress.say(f"{output.counted(sender.sent, 'message')} sent")
-            if given.output == "json":
+            progress.update(f"{output.counted(sender.sent, 'message')} sent")
+            if args.output == "json":
                 sent.append(message)
-            elif given.output == "jsonl":
+            elif args.output == "jsonl":
                 output.print_json(message, "jsonl")
             else:
                 print(message.message_id)
-    if given.output == "json":
+    if args.output == "json":
         output.print_json(sent, "json")
     sys.stdout.flush()
-    return _report(given, queue, sender)
+    return _report(args, queue, sender)
 
 
 def _opened(name: str) -> BinaryIO:
@@ -275,30 +275,30 @@ def _opened(name: str) -> BinaryIO:
         raise UsageError(f"--lines {name}: {error.strerror or error}") from None
 
 
-def _report(given: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
+def _report(args: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
     """The end, on standard error: what was not sent, and how to send it."""
 
-    def say(text: str) -> None:
+    def warn(text: str) -> None:
         print(f"semel: {output.one_line(text)}", file=sys.stderr)
 
     empty = f"; {output.counted(sender.empty, 'empty line')} skipped" if sender.empty else ""
     if not sender.failures and sender.stopped is None:
-        if not given.quiet:
+        if not args.quiet:
             print(f"sent {output.counted(sender.sent, 'message')} to {queue.name}{empty}", file=sys.stderr)
         return ExitCode.OK
     for line, why in sender.failures[:_SHOWN_FAILURES]:
-        say(f"line {line}: {why}")
+        warn(f"line {line}: {why}")
     if len(sender.failures) > _SHOWN_FAILURES:
-        say(f"and {len(sender.failures) - _SHOWN_FAILURES:,} more lines")
+        warn(f"and {len(sender.failures) - _SHOWN_FAILURES:,} more lines")
     if sender.stopped is not None:
-        say(f"stopped at line {sender.stopped[0]}: {sender.stopped[1]}")
+        warn(f"stopped at line {sender.stopped[0]}: {sender.stopped[1]}")
     rest = "" if sender.stopped is None else f"; from line {sender.stopped[0]} on nothing was sent"
-    say(f"{output.counted(sender.sent, 'message')} sent to {queue.name}, {len(sender.failures):,} failed{rest}{empty}")
+    warn(f"{output.counted(sender.sent, 'message')} sent to {queue.name}, {len(sender.failures):,} failed{rest}{empty}")
     parts = [f"{first}p" if first == last else f"{first},{last}p" for first, last in _ranges(sender.failures)]
     if sender.stopped is not None:
         parts.append(f"{sender.stopped[0]},$p")
-    source = "" if given.lines == "-" else f" {shlex.quote(given.lines)}"
-    say(
+    source = "" if args.lines == "-" else f" {shlex.quote(args.lines)}"
+    warn(
         f"to send these with the same options: sed -n {shlex.quote(';'.join(parts))}{source} | semel messages send "
         f"{queue.name} --lines -"
     )
@@ -338,8 +338,8 @@ def _add_peek(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _peek(given: argparse.Namespace) -> int:
-    return show_messages(given, dead_letters=False)
+def _peek(args: argparse.Namespace) -> int:
+    return show_messages(args, dead_letters=False)
 
 
 def _add_tail(actions: Any) -> None:
@@ -374,22 +374,22 @@ def _add_tail(actions: Any) -> None:
     options.add_output(parser, "table", "jsonl")
 
 
-def _tail(given: argparse.Namespace) -> int:
+def _tail(args: argparse.Namespace) -> int:
     from semel.dlq.filter import parser as filters
     from semel.sqs.client.admin import Admin
 
-    where = filters.parse(given.where)
-    with options.client(given) as client:
-        queue = client.queue(given.queue)
+    where = filters.parse(args.where)
+    with options.client(args) as client:
+        queue = client.queue(args.queue)
         admin = Admin.of(client)
-        if admin is None and not given.receive:
+        if admin is None and not args.receive:
             raise UsageError(
                 f"{queue.name} is not on Semel's broker: SQS shows messages only by receiving them, which counts as a "
                 "receive of each and may move those that are close to maxReceiveCount; --receive accepts that"
             )
-        arrivals = _from_broker(queue, admin) if admin is not None else _by_receiving(queue, given.max_receive)
-        interval = given.interval or (1.0 if admin is not None else 10.0)
-        left = given.limit
+        arrivals = _from_broker(queue, admin) if admin is not None else _by_receiving(queue, args.max_receive)
+        interval = args.interval or (1.0 if admin is not None else 10.0)
+        left = args.limit
         next(arrivals)  # what is in the queue already
         print(f"new messages of {queue.name}, every {output.duration(interval)}; Ctrl-C ends it", file=sys.stderr)
         while True:
@@ -397,14 +397,14 @@ def _tail(given: argparse.Namespace) -> int:
             for message in next(arrivals):
                 if not where.matches(message, time.time()):
                     continue
-                _show(given, message)
+                _show(args, message)
                 left = None if left is None else left - 1
                 if left == 0:
                     return ExitCode.OK
 
 
-def _show(given: argparse.Namespace, message: DeadLetterMessage) -> None:
-    if given.output == "jsonl":
+def _show(args: argparse.Namespace, message: DeadLetterMessage) -> None:
+    if args.output == "jsonl":
         output.print_json(message, "jsonl")
         return
     text = f"{output.moment(message.sent)}  {message.id}  {output.one_line(message.body)}"

@@ -36,11 +36,11 @@ def add_aws(parser: Any, *, code: str = "", toml: str = "") -> None:
     add("--profile NAME", "profile in ~/.aws (default: $AWS_PROFILE)")
 
 
-def client(given: argparse.Namespace) -> Client:
+def client(args: argparse.Namespace) -> Client:
     """The client for these three options. It is to be closed."""
     from semel.sqs import Client
 
-    return Client(given.endpoint_url, given.region, given.profile)
+    return Client(args.endpoint_url, args.region, args.profile)
 
 
 def add_dashboard(parser: Any) -> None:
@@ -59,13 +59,13 @@ def add_dashboard(parser: Any) -> None:
     )
 
 
-def dashboard(given: argparse.Namespace) -> str | None:
+def dashboard(args: argparse.Namespace) -> str | None:
     """The dashboard to go through. A flag that says where SQS is wins over the variable."""
-    flags = [f"--{name.replace('_', '-')}" for name in _AWS if getattr(given, name, None)]
-    url: str | None = given.dashboard
+    flags = [f"--{name.replace('_', '-')}" for name in _AWS if getattr(args, name, None)]
+    url: str | None = args.dashboard
     if not flags or url is None:
         return url
-    if "dashboard" in given.environment:
+    if "dashboard" in args.environment:
         return None
     raise UsageError(f"{flags[0]} and --dashboard exclude each other: a dashboard has its own endpoint; leave one out")
 
@@ -115,17 +115,17 @@ def add_control_token(parser: Any, variable: Variable = "common") -> None:
     )
 
 
-def observed(given: argparse.Namespace) -> dict[str, Any]:
+def observed(args: argparse.Namespace) -> dict[str, Any]:
     """What the commands that show everything were given, by the names of the dashboard's settings."""
     return {
-        "endpoint_url": given.endpoint_url,
-        "region": given.region,
-        "profile": given.profile,
-        "ledger": given.ledger,
-        "workers": tuple(given.worker),
-        "control_token": given.control_token,
-        "attempt_logs": tuple(given.attempt_log),
-        "read_only": given.read_only,
+        "endpoint_url": args.endpoint_url,
+        "region": args.region,
+        "profile": args.profile,
+        "ledger": args.ledger,
+        "workers": tuple(args.worker),
+        "control_token": args.control_token,
+        "attempt_logs": tuple(args.attempt_log),
+        "read_only": args.read_only,
     }
 
 
@@ -243,13 +243,13 @@ def whole_seconds(high: str, low: str = "") -> Any:
 
         most, least = getattr(limits, high), getattr(limits, low) if low else 0
         try:
-            found = seconds(text)
+            duration = seconds(text)
         except SemelError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-        if not least <= found <= most or found != int(found):
+        if not least <= duration <= most or duration != int(duration):
             bounds = f"{durations.text(least)} to {durations.text(most)}"
             raise argparse.ArgumentTypeError(f"{text!r}: give whole seconds from {bounds}")
-        return int(found)
+        return int(duration)
 
     return value
 

@@ -107,12 +107,12 @@ def print_json(value: Any, output: str) -> None:
         print(text, flush=output == "jsonl")
 
 
-def show(given: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
+def show(args: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
     """One value or a list of them: the text, or JSON."""
-    if given.output == "table":
+    if args.output == "table":
         print(text())
     else:
-        print_json(value, given.output)
+        print_json(value, args.output)
 
 
 def notes(*lines: str) -> None:

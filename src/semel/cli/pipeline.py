@@ -96,8 +96,8 @@ def _add_run(steps: Any) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
-    pipeline = _loaded(given)
+def run(args: argparse.Namespace) -> int:
+    pipeline = _loaded(args)
     from semel.spark.pipeline import requirements
 
     requirements.check(pipeline)
@@ -105,17 +105,17 @@ def run(given: argparse.Namespace) -> int:
 
     report = run_pipeline(
         pipeline,
-        exit_when_empty=given.exit_when_empty,
-        master=given.master,
-        cores=given.cores,
-        show=_SHOW[given.output],
-        create_dlq=given.create_dlq,
-        adopt=given.adopt,
+        exit_when_empty=args.exit_when_empty,
+        master=args.master,
+        cores=args.cores,
+        show=_SHOW[args.output],
+        create_dlq=args.create_dlq,
+        adopt=args.adopt,
     )
-    if given.output == "json":
+    if args.output == "json":
         from semel.spark.pipeline.progress.display import json_values
 
-        output.print_json(json_values(report.snapshot), given.output)
+        output.print_json(json_values(report.snapshot), args.output)
     if report.error is not None:
         print(f"semel: {output.printable(str(report.error))}", file=sys.stderr)
         return ExitCode.FAILED
@@ -138,16 +138,16 @@ def _all_rejected(report: Report, pipeline: Pipeline) -> str:
     )
 
 
-def _loaded(given: argparse.Namespace) -> Pipeline:
+def _loaded(args: argparse.Namespace) -> Pipeline:
     """The file's pipeline; where SQS is, as the command line says it, comes before what the file says. Called before
     anything of `semel.spark` is imported: what is missing is told in one line."""
-    _check_is_there(given.file)
+    _check_is_there(args.file)
     require("a pipeline", "pyspark", "pyarrow", "pandas", "pydantic", "rich", extra="spark")
     from semel.spark.pipeline.config_file import load
 
-    if not hasattr(given, "endpoint_url"):
-        return load(given.file)
-    return load(given.file, endpoint_url=given.endpoint_url, region=given.region, profile=given.profile)
+    if not hasattr(args, "endpoint_url"):
+        return load(args.file)
+    return load(args.file, endpoint_url=args.endpoint_url, region=args.region, profile=args.profile)
 
 
 def _check_is_there(file: Path) -> None:
@@ -171,11 +171,11 @@ def _add_status(steps: Any) -> None:
     options.add_output(parser)
 
 
-def status(given: argparse.Namespace) -> int:
-    pipeline = _loaded(given)
+def status(args: argparse.Namespace) -> int:
+    pipeline = _loaded(args)
     from semel.spark.pipeline.progress import status as status_
 
-    healthy = status_.show(pipeline, output=given.output)
+    healthy = status_.show(pipeline, output=args.output)
     return ExitCode.OK if healthy else ExitCode.FOUND
 
 
@@ -206,11 +206,11 @@ def _add_reset(steps: Any) -> None:
     options.add_output(parser)
 
 
-def reset(given: argparse.Namespace) -> int:
+def reset(args: argparse.Namespace) -> int:
     from contextlib import ExitStack
 
-    pipeline = _loaded(given)
-    if given.output == "table" and not given.yes and not sys.stdin.isatty():
+    pipeline = _loaded(args)
+    if args.output == "table" and not args.yes and not sys.stdin.isatty():
         raise UsageError("there is no terminal to confirm at: add --yes, or --output json to see the plan only")
     from semel.spark.pipeline import requirements
     from semel.spark.pipeline.reset import PipelineReset
@@ -218,21 +218,21 @@ def reset(given: argparse.Namespace) -> int:
     requirements.check(pipeline)
     with ExitStack() as stack:
         plan = PipelineReset(pipeline, stack)
-        refused = plan.plan.loses and not given.accept_loss
-        if given.output == "table":
+        refused = plan.plan.loses and not args.accept_loss
+        if args.output == "table":
             print("\n".join(plan.as_text()), flush=True)
-        confirmed = given.yes or (given.output == "table" and not refused and confirm.agreed(f"reset {pipeline.name}?"))
+        confirmed = args.yes or (args.output == "table" and not refused and confirm.agreed(f"reset {pipeline.name}?"))
         done = confirmed and not refused
         if done:
             plan.carry_out()
-        if given.output != "table":
-            output.print_json(plan.plain(done), given.output)
+        if args.output != "table":
+            output.print_json(plan.plain(done), args.output)
     if refused:
         text = "messages may be lost, so nothing was changed; see above, and add --accept-loss if there is no other way"
         print(f"semel: {text}", file=sys.stderr)
         return ExitCode.FAILED
-    if given.output == "table":
-        print(f"done; next: semel pipeline run {given.file}" if done else "nothing was changed")
+    if args.output == "table":
+        print(f"done; next: semel pipeline run {args.file}" if done else "nothing was changed")
         return ExitCode.OK if done else ExitCode.FAILED
     return ExitCode.OK if done else ExitCode.FOUND
 
@@ -257,16 +257,16 @@ def _add_init(steps: Any) -> None:
     options.add(parser, "--force")
 
 
-def init(given: argparse.Namespace) -> int:
+def init(args: argparse.Namespace) -> int:
     from semel.spark.pipeline import template
 
-    if given.file.exists() and not given.force:
-        raise UsageError(f"{given.file} is there already; --force overwrites it")
+    if args.file.exists() and not args.force:
+        raise UsageError(f"{args.file} is there already; --force overwrites it")
     try:
-        given.file.write_text(template.text(given.sink), encoding="utf-8")
+        args.file.write_text(template.text(args.sink), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{given.file} cannot be written: {error.strerror}") from None
-    print(f"wrote {given.file}; next: semel pipeline check {given.file}")
+        raise UsageError(f"{args.file} cannot be written: {error.strerror}") from None
+    print(f"wrote {args.file}; next: semel pipeline check {args.file}")
     return ExitCode.OK
 
 
@@ -297,10 +297,10 @@ def _add_check(steps: Any) -> None:
     options.add_output(parser)
 
 
-def check(given: argparse.Namespace) -> int:
-    pipeline = _loaded(given)
+def check(args: argparse.Namespace) -> int:
+    pipeline = _loaded(args)
     from semel.spark.pipeline import check
 
-    result = check.check(pipeline, with_spark=given.sql, create_dlq=given.create_dlq, adopt=given.adopt)
-    output.show(given, result.plain(), lambda: "\n".join(check.as_text(result)))
+    result = check.check(pipeline, with_spark=args.sql, create_dlq=args.create_dlq, adopt=args.adopt)
+    output.show(args, result.plain(), lambda: "\n".join(check.as_text(result)))
     return ExitCode.OK if result.passed else ExitCode.FOUND

@@ -28,7 +28,7 @@ class StatusLine:
         width = shutil.get_terminal_size().columns
         self._write(f"{_ERASE}{text[: width - 1]}" if self.moves else f"{text}\n")
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Lines that stay."""
         self.erase()
         self._write("\n".join(one_line(line) for line in text.split("\n")) + "\n")
@@ -48,7 +48,7 @@ class StatusLine:
 
 
 class Progress:
-    """`say(text)` from any thread. On a terminal the last text is shown with a spinner, and erased at the end."""
+    """`update(text)` from any thread. On a terminal the last text is shown with a spinner, and erased at the end."""
 
     def __init__(self, name: str, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._name = name
@@ -58,7 +58,7 @@ class Progress:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._spin, name="progress", daemon=True) if self._line.moves else None
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         self._text = "".join(char if char.isprintable() else " " for char in text)
         if self._thread is None:
             self._line.draw(f"{self._name}: {self._text}")

@@ -77,21 +77,21 @@ def _add_list(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _list(given: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     sources: dict[str | None, list[str]] = defaultdict(list)
-    with options.client(given) as client:
-        queues = sorted(client.queues(given.prefix or ""), key=lambda queue: queue.name)
+    with options.client(args) as client:
+        queues = sorted(client.queues(args.prefix or ""), key=lambda queue: queue.name)
         with ThreadPoolExecutor(_THREADS) as pool:
             summaries = list(pool.map(_summary, queues))
         address = client.endpoint
     for summary in summaries:
         sources[summary.dead_letter_queue].append(summary.name)
     summaries = [summary._replace(sources=tuple(sources[summary.name])) for summary in summaries]
-    output.show(given, summaries, lambda: _table(summaries) if summaries else _none(given.prefix, address))
-    unread = [one for one in summaries if one.error]
-    if unread and given.output == "table":
+    output.show(args, summaries, lambda: _table(summaries) if summaries else _none(args.prefix, address))
+    unread = [summary for summary in summaries if summary.error]
+    if unread and args.output == "table":
         output.notes(f"{output.counted(len(unread), 'queue')} could not be read; --output json has the errors in full")
     return ExitCode.OK
 
@@ -139,9 +139,9 @@ def _table(queues: Sequence[QueueSummary]) -> str:
     return output.table(heads, rows, right=heads[1:4], optional=("DELAYED", "TYPE"))
 
 
-def _role(one: QueueSummary) -> str:
-    target = f"{one.dead_letter_queue} ({one.max_receives} receives)" if one.dead_letter_queue else ""
-    of = f"(of {', '.join(one.sources)})" if one.sources else ""
+def _role(summary: QueueSummary) -> str:
+    target = f"{summary.dead_letter_queue} ({summary.max_receives} receives)" if summary.dead_letter_queue else ""
+    of = f"(of {', '.join(summary.sources)})" if summary.sources else ""
     return " ".join(filter(None, (target, of))) or "-"
 
 
@@ -200,29 +200,29 @@ def _fifo_name(name: str, fifo: bool) -> str:
     return f"{name}.fifo" if fifo and not name.endswith(".fifo") else name
 
 
-def _create(given: argparse.Namespace) -> int:
+def _create(args: argparse.Namespace) -> int:
     from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
     from semel.sqs import limits
 
-    name = _fifo_name(given.name, given.fifo)
+    name = _fifo_name(args.name, args.fifo)
     fifo = name.endswith(".fifo")
     if not limits.QUEUE_NAME.match(name):
         raise UsageError(f"{name!r} is not the name of a queue: 1 to 80 letters, digits, - and _, and .fifo at the end")
-    if given.max_receives and given.dlq is None:
+    if args.max_receives and args.dlq is None:
         raise UsageError("--max-receives needs --dlq: without a dead-letter queue nothing is moved")
-    if given.content_deduplication and not fifo:
+    if args.content_deduplication and not fifo:
         raise UsageError("--content-deduplication is for FIFO queues: add --fifo")
-    dlq = None if given.dlq is None else _dlq_name(given.dlq, name, fifo)
+    dlq = None if args.dlq is None else _dlq_name(args.dlq, name, fifo)
     wanted = {
-        "VisibilityTimeout": given.visibility,
-        "MessageRetentionPeriod": given.retention,
-        "DelaySeconds": given.delay,
-        "ReceiveMessageWaitTimeSeconds": given.wait,
-        "ContentBasedDeduplication": "true" if given.content_deduplication else None,
+        "VisibilityTimeout": args.visibility,
+        "MessageRetentionPeriod": args.retention,
+        "DelaySeconds": args.delay,
+        "ReceiveMessageWaitTimeSeconds": args.wait,
+        "ContentBasedDeduplication": "true" if args.content_deduplication else None,
     }
     attributes = {key: str(value) for key, value in wanted.items() if value is not None}
-    receives = given.max_receives or RECOMMENDED_RECEIVES
-    with options.client(given) as client:
+    receives = args.max_receives or RECOMMENDED_RECEIVES
+    with options.client(args) as client:
         queue, created = client.queue(name), list[str]()
         existing = _existing(queue)
         policy = _checked(name, existing, attributes, dlq, receives)
@@ -232,15 +232,15 @@ def _create(given: argparse.Namespace) -> int:
                 attributes["RedrivePolicy"] = policy
             if existing is None:
                 client.forget(queue)
-                queue = client.create_queue(name, attributes, dict(given.tag))
+                queue = client.create_queue(name, attributes, dict(args.tag))
                 created.append(name)
             elif "RedrivePolicy" in attributes:
                 queue.call("SetQueueAttributes", {"Attributes": {"RedrivePolicy": policy}})
-            if existing is not None and given.tag:
-                queue.call("TagQueue", {"Tags": dict(given.tag)})
+            if existing is not None and args.tag:
+                queue.call("TagQueue", {"Tags": dict(args.tag)})
         summary = _summarized(queue, queue.attributes())
         address = _address(client, queue)
-    output.show(given, summary, lambda: _created_text(summary, created, address))
+    output.show(args, summary, lambda: _created_text(summary, created, address))
     return ExitCode.OK
 
 
@@ -287,8 +287,9 @@ def _created_text(summary: QueueSummary, created: Sequence[str], address: str) -
     return "\n".join([*lines, f"  at {address}"])
 
 
-def _dlq_name(given: str | bool, name: str, fifo: bool) -> str:
-    dlq = given if isinstance(given, str) else f"{name.removesuffix('.fifo')}-dlq{'.fifo' if fifo else ''}"
+def _dlq_name(value: str | bool, name: str, fifo: bool) -> str:
+    """`value` of --dlq: a name, or True if it has none."""
+    dlq = value if isinstance(value, str) else f"{name.removesuffix('.fifo')}-dlq{'.fifo' if fifo else ''}"
     if dlq.endswith(".fifo") != fifo:
         kind = "FIFO" if fifo else "standard"
         raise UsageError(f"--dlq {dlq}: the dead-letter queue of a {kind} queue is a {kind} queue")
@@ -329,14 +330,14 @@ def _add_describe(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _describe(given: argparse.Namespace) -> int:
-    with options.client(given) as client:
-        queue = client.queue(given.queue)
+def _describe(args: argparse.Namespace) -> int:
+    with options.client(args) as client:
+        queue = client.queue(args.queue)
         summary, attributes = _read(queue)
         tags = _tags(queue)
         address = _address(client, queue)
     content = output.as_json(summary) | {"attributes": attributes, "tags": tags}
-    output.show(given, content, lambda: _description(summary, attributes, tags, address))
+    output.show(args, content, lambda: _description(summary, attributes, tags, address))
     return ExitCode.OK
 
 
@@ -415,11 +416,11 @@ def _add_removals(actions: Any) -> None:
         options.add_output(parser)
 
 
-def _remove(given: argparse.Namespace) -> int:
-    action = given.action
-    confirm.check_terminal(given, action)
-    with options.client(given) as client:
-        queue = client.queue(given.queue)
+def _remove(args: argparse.Namespace) -> int:
+    action = args.action
+    confirm.check_terminal(args, action)
+    with options.client(args) as client:
+        queue = client.queue(args.queue)
         summary, _ = _read(queue)
         messages = output.counted(summary.depth, "message")
         what = (
@@ -428,13 +429,13 @@ def _remove(given: argparse.Namespace) -> int:
         print(f"{what}: {summary.counts}\n  at {_address(client, queue)}", file=sys.stderr)
         if summary.sources:
             print(f"  it is the dead-letter queue of {', '.join(summary.sources)}", file=sys.stderr)
-        if not given.yes and not confirm.typed(summary.name, action + " it"):
+        if not args.yes and not confirm.typed(summary.name, action + " it"):
             return ExitCode.FAILED
         with _audited(f"{action} queue", summary.name) as ending:
             ending.count = summary.depth
             queue.purge() if action == "purge" else queue.drop()
     past = {"purge": "purged", "delete": "deleted"}[action]
-    output.show(given, summary, lambda: f"{past} {summary.name}: {messages}")
+    output.show(args, summary, lambda: f"{past} {summary.name}: {messages}")
     return ExitCode.OK
 
 

@@ -154,25 +154,25 @@ def _add_observability(group: Any) -> None:
     options.add_output(group, help="print the final report, or --explain, as table (explain only), json or jsonl")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from semel.consumer import explain, processes
     from semel.consumer.app_loader import AppNotFound
     from semel.telemetry import logs
 
-    run_options = _run_options(given)
-    logs.configure(given.log_format, given.log_level)
+    run_options = _run_options(args)
+    logs.configure(args.log_format, args.log_level)
     try:
-        if given.explain:
+        if args.explain:
             explained = explain.explain(run_options)
-            output.show(given, explained, lambda: explain.text(explained))
+            output.show(args, explained, lambda: explain.text(explained))
             return ExitCode.OK
-        if given.on == "spark":
-            return _on_spark(given, run_options)
+        if args.on == "spark":
+            return _on_spark(args, run_options)
         report = processes.run(run_options)
     except AppNotFound as error:
         raise UsageError(str(error)) from None
-    if given.output != "table":
-        output.print_json(_as_json(report), given.output)
+    if args.output != "table":
+        output.print_json(_as_json(report), args.output)
     if report.error is not None:
         raise report.error
     if report.left:
@@ -183,55 +183,55 @@ def run(given: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _run_options(given: argparse.Namespace) -> RunOptions:
+def _run_options(args: argparse.Namespace) -> RunOptions:
     """Raises UsageError for what is wrong whatever the app is."""
     from semel.consumer import settings
     from semel.consumer.app_loader import RunOptions
     from semel.durations import seconds
     from semel.telemetry import endpoint
 
-    _check_engine(given)
+    _check_engine(args)
     names = ("concurrency", "prefetch", "lease")
-    handler_options = {name: value for name in names if (value := getattr(given, name)) is not None}
+    handler_options = {name: value for name in names if (value := getattr(args, name)) is not None}
     for name, value in handler_options.items():
         with wrong_usage(f"--{name} {value}"):
             settings.OPTIONS[name].check(value)
     drain = None
-    if given.drain is not None:
+    if args.drain is not None:
         with wrong_usage("--drain"):
-            drain = seconds(given.drain)
-    if given.health is not None:
+            drain = seconds(args.drain)
+    if args.health is not None:
         with wrong_usage("--health"):
-            endpoint.parse(given.health)
-    elif given.control_token is not None:
+            endpoint.parse(args.health)
+    elif args.control_token is not None:
         raise UsageError("--control-token needs --health: add --health 0.0.0.0:8080")
     return RunOptions(
-        app=given.app,
-        endpoint_url=given.endpoint_url,
-        region=given.region,
-        profile=given.profile,
-        ledger=given.ledger,
-        queues=tuple(given.queue) if given.queue else None,
-        processes=given.processes,
-        exit_when_empty=given.exit_when_empty,
+        app=args.app,
+        endpoint_url=args.endpoint_url,
+        region=args.region,
+        profile=args.profile,
+        ledger=args.ledger,
+        queues=tuple(args.queue) if args.queue else None,
+        processes=args.processes,
+        exit_when_empty=args.exit_when_empty,
         drain=drain,
-        create_dlq=given.create_dlq,
-        health=given.health,
-        control_token=given.control_token,
-        attempt_log=given.attempt_log,
+        create_dlq=args.create_dlq,
+        health=args.health,
+        control_token=args.control_token,
+        attempt_log=args.attempt_log,
         handler_options=handler_options,
-        log_format=given.log_format,
-        log_level=given.log_level,
+        log_format=args.log_format,
+        log_level=args.log_level,
     )
 
 
-def _check_engine(given: argparse.Namespace) -> None:
-    if given.on == "spark" and given.processes != 1:
+def _check_engine(args: argparse.Namespace) -> None:
+    if args.on == "spark" and args.processes != 1:
         raise UsageError("--processes is for threads; on Spark, use --master local[4] to run four tasks at once")
-    if given.on == "spark" and given.control_token is not None:
+    if args.on == "spark" and args.control_token is not None:
         raise UsageError("--control-token works on threads only: on Spark, workers cannot be controlled")
     for name in ("checkpoint", "master"):
-        if given.on != "spark" and name not in given.environment and getattr(given, name) is not None:
+        if args.on != "spark" and name not in args.environment and getattr(args, name) is not None:
             raise UsageError(f"--{name} is for Spark: add --on spark, or leave it out")
 
 
@@ -255,7 +255,7 @@ def _what_is_left(report: Report) -> str:
     return f"messages are left for the next run: {', '.join(left)}"
 
 
-def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
+def _on_spark(args: argparse.Namespace, run_options: RunOptions) -> int:
     try:
         from semel.spark.pipeline import handler_app
     except ImportError as error:
@@ -267,21 +267,21 @@ def _on_spark(given: argparse.Namespace, run_options: RunOptions) -> int:
         profile=run_options.profile,
         ledger=run_options.ledger,
         queues=run_options.queues,
-        checkpoint=given.checkpoint,
+        checkpoint=args.checkpoint,
         exit_when_empty=run_options.exit_when_empty,
-        master=given.master,
+        master=args.master,
         drain=run_options.drain,
         create_dlq=run_options.create_dlq,
         health=run_options.health,
         attempt_log=run_options.attempt_log,
-        log_format=given.log_format,
-        log_level=given.log_level,
+        log_format=args.log_format,
+        log_level=args.log_level,
         **run_options.handler_options,
     )
-    if given.output != "table":
+    if args.output != "table":
         left = {"unfinished": report.unfinished, "waiting": report.waiting}
         summary = {"completed": report.completed, "left": left, "error": str(report.error or "")}
-        output.print_json(summary, given.output)
+        output.print_json(summary, args.output)
     if report.error is not None:
         raise report.error
     left_over = report.unfinished or (run_options.exit_when_empty and report.waiting)

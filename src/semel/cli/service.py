@@ -30,27 +30,27 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def open_service(given: argparse.Namespace) -> Iterator[Service]:
+def open_service(args: argparse.Namespace) -> Iterator[Service]:
     from semel.dlq.access import PeekRisk
 
     try:
-        with _opened(given) as service:
+        with _opened(args) as service:
             yield service
     except PeekRisk as error:
         raise SemelError(f"{error}; --receive accepts that") from None
 
 
 @contextlib.contextmanager
-def _opened(given: argparse.Namespace) -> Iterator[Service]:
-    ledger_url = getattr(given, "ledger", None)
-    if url := options.dashboard(given):
+def _opened(args: argparse.Namespace) -> Iterator[Service]:
+    ledger_url = getattr(args, "ledger", None)
+    if url := options.dashboard(args):
         from semel.dlq.remote import RemoteDeadLetterService
 
-        if ledger_url and "ledger" not in given.environment:
+        if ledger_url and "ledger" not in args.environment:
             raise UsageError("--ledger and --dashboard exclude each other: the dashboard has its own ledger")
-        if getattr(given, "max_receive", None) and "max_receive" not in given.environment:
+        if getattr(args, "max_receive", None) and "max_receive" not in args.environment:
             raise UsageError("--max-receive and --dashboard exclude each other: a dashboard receives 1,000 messages")
-        yield RemoteDeadLetterService(url, given.token or "")
+        yield RemoteDeadLetterService(url, args.token or "")
         return
     from semel.dlq.service import DeadLetterService
 
@@ -60,8 +60,8 @@ def _opened(given: argparse.Namespace) -> Iterator[Service]:
             from semel.ledger.connect import connect
 
             ledger = stack.enter_context(contextlib.closing(connect(ledger_url)))
-        client = stack.enter_context(options.client(given))
-        max_receive = getattr(given, "max_receive", None)
+        client = stack.enter_context(options.client(args))
+        max_receive = getattr(args, "max_receive", None)
         if max_receive is None:
             yield DeadLetterService(client, ledger=ledger)
         else:
@@ -71,12 +71,12 @@ def _opened(given: argparse.Namespace) -> Iterator[Service]:
 # Records.
 
 
-def open_records(given: argparse.Namespace) -> Records:
+def open_records(args: argparse.Namespace) -> Records:
     """Of a dashboard, or of the state folder, which any process of this user writes into."""
-    if url := options.dashboard(given):
+    if url := options.dashboard(args):
         from semel.dlq.remote import RemoteDeadLetterService
 
-        return RemoteDeadLetterService(url, given.token or "")
+        return RemoteDeadLetterService(url, args.token or "")
     from semel.dlq.records import OperatorRecords
 
     return OperatorRecords()

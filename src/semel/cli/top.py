@@ -36,9 +36,9 @@ def add_to(commands: Any) -> None:
     options.add(parser, "--read-only")
 
 
-def run(given: argparse.Namespace) -> int:
-    if not 0.2 <= given.interval <= 3_600:
-        raise UsageError(f"--interval {given.interval:g}: it must be from 0.2 to 3600 seconds")
+def run(args: argparse.Namespace) -> int:
+    if not 0.2 <= args.interval <= 3_600:
+        raise UsageError(f"--interval {args.interval:g}: it must be from 0.2 to 3600 seconds")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "semel top needs a terminal; for scripts there are semel dlq queues and semel workers list, with "
@@ -52,10 +52,10 @@ def run(given: argparse.Namespace) -> int:
     from semel.dashboard.settings import Settings
     from semel.dlq.audit import somebody
 
-    services = Services.of(Settings(**options.observed(given)))
+    services = Services.of(Settings(**options.observed(args)))
     services = replace(services, service=services.service.by(somebody()))
     try:
-        top = Top(services, can_act=not given.read_only, every=given.interval)
+        top = Top(services, can_act=not args.read_only, every=args.interval)
         top.run()
     finally:
         services.close()

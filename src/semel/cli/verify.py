@@ -88,27 +88,27 @@ def add_to(commands: Any) -> None:
     options.add(parser, "--quiet")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from semel.verify import mapping
     from semel.verify.report import HistoryRequest, verify
 
-    if given.history.count("-") > 1:
+    if args.history.count("-") > 1:
         raise UsageError("standard input (-) can be read once")
     with wrong_usage():
-        mapping.parse(given.map, given.events)
+        mapping.parse(args.map, args.events)
     request = HistoryRequest(
-        tuple(given.history),
-        fields=given.map,
-        words=given.events,
-        effects=given.effects,
-        delete_after=given.delete_after,
-        logged=given.logged,
-        grace=given.grace or 0.0,
-        limit=given.limit,
+        tuple(args.history),
+        fields=args.map,
+        words=args.events,
+        effects=args.effects,
+        delete_after=args.delete_after,
+        logged=args.logged,
+        grace=args.grace or 0.0,
+        limit=args.limit,
     )
-    with Progress("semel verify", quiet=given.quiet or not sys.stderr.isatty()) as progress:
-        report = verify(request, lambda lines, percent: progress.say(_read_so_far(lines, percent)))
-    _show(given, report)
+    with Progress("semel verify", quiet=args.quiet or not sys.stderr.isatty()) as progress:
+        report = verify(request, lambda lines, percent: progress.update(_read_so_far(lines, percent)))
+    _show(args, report)
     return ExitCode.OK if report.ok else ExitCode.FOUND
 
 
@@ -116,14 +116,14 @@ def _read_so_far(lines: int, percent: int | None) -> str:
     return f"{lines:,} lines read" if percent is None else f"{lines:,} lines read, {percent} %"
 
 
-def _show(given: argparse.Namespace, report: HistoryReport) -> None:
-    if given.output == "table":
+def _show(args: argparse.Namespace, report: HistoryReport) -> None:
+    if args.output == "table":
         from semel.verify.text import report_text
 
-        print(report_text(report, limit=given.limit, width=output.width()))
+        print(report_text(report, limit=args.limit, width=output.width()))
         return
     content = report.to_json()
-    if given.output == "jsonl":  # a line for each finding, then one for the rest
+    if args.output == "jsonl":  # a line for each finding, then one for the rest
         findings = content.pop("findings")
         output.print_json([*findings, content], "jsonl")
     else:

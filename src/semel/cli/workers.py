@@ -134,61 +134,67 @@ class _Answer(NamedTuple):
     error: str = ""
 
 
-def list_workers(given: argparse.Namespace) -> int:
+def list_workers(args: argparse.Namespace) -> int:
     from semel.telemetry.worker_client import get_worker
 
-    answers = _ask_all(_chosen(given.worker), lambda url: get_worker(url, token=given.control_token))
-    _show(answers, given.output, lambda answer: _listed(answer, given.queue))
+    answers = _ask_all(_chosen(args.worker), lambda url: get_worker(url, token=args.control_token))
+    _show(answers, args.output, lambda answer: _listed(answer, args.queue))
     return _code(answers)
 
 
-def check_health(given: argparse.Namespace) -> int:
+def check_health(args: argparse.Namespace) -> int:
     from semel.telemetry.worker_client import get_health
 
-    chosen = [(url, url) for url in given.address] or _chosen([])
+    chosen = [(url, url) for url in args.address] or _chosen([])
     answers = _ask_all(chosen, get_health)
-    if given.output == "table":
+    if args.output == "table":
         for answer in answers:
             text = output.printable(answer.error or _health(answer))
             print(text, file=sys.stderr if answer.error else sys.stdout)
     else:
         shown = [
-            {"id": one.worker, "url": one.url, "live": one.answer.live, "ready": one.answer.ready, **one.answer.details}
-            if one.answer
-            else {"id": one.worker, "url": one.url, "live": False, "ready": False, "error": one.error}
-            for one in answers
+            {
+                "id": reply.worker,
+                "url": reply.url,
+                "live": reply.answer.live,
+                "ready": reply.answer.ready,
+                **reply.answer.details,
+            }
+            if reply.answer
+            else {"id": reply.worker, "url": reply.url, "live": False, "ready": False, "error": reply.error}
+            for reply in answers
         ]
-        output.print_json(shown, given.output)
-    if any(one.error for one in answers):
+        output.print_json(shown, args.output)
+    if any(reply.error for reply in answers):
         return ExitCode.FAILED
-    ready = all(one.answer.live and one.answer.ready for one in answers)
+    ready = all(reply.answer.live and reply.answer.ready for reply in answers)
     return ExitCode.OK if ready else ExitCode.FOUND
 
 
-def act(given: argparse.Namespace) -> int:
+def act(args: argparse.Namespace) -> int:
     from semel.telemetry.control import Command
 
     with wrong_usage():
-        for queue in given.queue or [None]:
-            Command.read({"action": given.action, "queue": queue, "value": given.value})
-    if given.action == "stop" and not given.worker and not given.all:
+        for queue in args.queue or [None]:
+            Command.read({"action": args.action, "queue": queue, "value": args.value})
+    if args.action == "stop" and not args.worker and not args.all:
         raise UsageError("name the worker with --worker, or use --all")
-    chosen = _chosen(given.worker)
-    log = _Log(given)
+    chosen = _chosen(args.worker)
+    log = _Log(args)
     log.begun([worker for worker, _ in chosen])
-    answers = _ask_all(chosen, lambda url: _command(given, url))
+    answers = _ask_all(chosen, lambda url: _command(args, url))
     log.ended(answers)
-    _show(answers, given.output, lambda one: f"{one.worker}: {_outcome(one)}")
+    _show(answers, args.output, lambda reply: f"{reply.worker}: {_outcome(reply)}")
     return _code(answers)
 
 
-def _command(given: argparse.Namespace, url: str) -> dict[str, Any]:
+def _command(args: argparse.Namespace, url: str) -> dict[str, Any]:
     """The last answer has the state of all queues; what was done is said for each."""
     from semel.telemetry.worker_client import send_command
 
     answers = [
-        send_command(url, given.action, queue=queue, value=given.value, token=given.control_token)
-        for queue in given.queue or [None]
+        send_command(url, args.action, queue=queue, value=args.value, token=args.control_token)
+        for queue in args.queue or [None]
     ]
     return {**answers[-1], "done": "; ".join(str(answer.get("done", "done")) for answer in answers)}
 
@@ -199,10 +205,10 @@ def _code(answers: Sequence[_Answer]) -> int:
 
 def _show(answers: Sequence[_Answer], format: str, text: Callable[[_Answer], str]) -> None:
     if format == "table":
-        for one in answers:
-            print(output.printable(text(one)))  # what a worker says of itself
+        for reply in answers:
+            print(output.printable(text(reply)))  # what a worker says of itself
     else:
-        shown = [one.answer or {"id": one.worker, "url": one.url, "error": one.error} for one in answers]
+        shown = [reply.answer or {"id": reply.worker, "url": reply.url, "error": reply.error} for reply in answers]
         output.print_json(shown, format)
 
 
@@ -250,48 +256,48 @@ def _ask_all(chosen: Sequence[tuple[str, str]], ask: Callable[[str], Any]) -> li
     return [answers[place] for place in range(len(chosen))]
 
 
-def _outcome(one: _Answer) -> str:
-    return one.error or str(one.answer["done"])
+def _outcome(reply: _Answer) -> str:
+    return reply.error or str(reply.answer["done"])
 
 
 class _Log:
     """The audit log: what cannot be written there is not done."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         from semel.dlq.audit import Audit, somebody
         from semel.state_folder import state_folder
 
-        self._log, self._who, self._given = Audit.at(state_folder()), somebody(), given
+        self._log, self._who, self._args = Audit.at(state_folder()), somebody(), args
 
     def begun(self, workers: Sequence[str]) -> None:
         for worker in workers:
             self._log.write(self._who, outcome="begun", **self._of(worker))
 
     def ended(self, answers: Sequence[_Answer]) -> None:
-        for one in answers:
-            outcome = f"failed: {one.error}" if one.error else f"done: {_outcome(one)}"
-            if problem := self._log.add(self._who, outcome=outcome, **self._of(one.worker)):
+        for reply in answers:
+            outcome = f"failed: {reply.error}" if reply.error else f"done: {_outcome(reply)}"
+            if problem := self._log.add(self._who, outcome=outcome, **self._of(reply.worker)):
                 print(f"semel workers: {output.one_line(problem)}", file=sys.stderr)
 
     def _of(self, worker: str) -> dict[str, Any]:
-        given = self._given
-        details = {"worker": worker, "value": "" if given.value is None else str(given.value)}
-        return {"action": f"{given.action} worker", "queue": ", ".join(given.queue or ()), "details": details}
+        args = self._args
+        details = {"worker": worker, "value": "" if args.value is None else str(args.value)}
+        return {"action": f"{args.action} worker", "queue": ", ".join(args.queue or ()), "details": details}
 
 
-def _health(one: _Answer) -> str:
-    health: Health = one.answer
-    lines = [f"{one.worker}: {'live' if health.live else 'not live'}, {'ready' if health.ready else 'not ready'}"]
+def _health(reply: _Answer) -> str:
+    health: Health = reply.answer
+    lines = [f"{reply.worker}: {'live' if health.live else 'not live'}, {'ready' if health.ready else 'not ready'}"]
     for name, queue in health.details.get("queues", {}).items():
         polled = "paused" if queue.get("paused") else f"last poll {queue['seconds_since_poll']} s ago"
         lines.append(f"  {name}: {queue['in_progress']} in progress, {polled}")
     return "\n".join(lines)
 
 
-def _listed(one: _Answer, only: Sequence[str] | None) -> str:
-    if one.answer is None:
-        return f"{one.worker}: {one.error}"
-    worker = one.answer
+def _listed(reply: _Answer, only: Sequence[str] | None) -> str:
+    if reply.answer is None:
+        return f"{reply.worker}: {reply.error}"
+    worker = reply.answer
     up = output.duration(round(time.time() - float(worker["started"])))
     lines = [f"{worker['id']}  {worker['app']}  pid {worker['pid']}, {worker['processes']} processes, up {up}"]
     for name, queue in sorted(worker["queues"].items()):

@@ -1,4 +1,4 @@
-"""The consumer: each message of a queue goes down a line of stages, and its effect happens once.
+"""The consumer: takes each message of a queue through a line of stages, so that its effect happens once.
 
 Follow one message in this order: `app` and `runtime` start a `queue_consumer` for each handler; its line is `receiver`,
 `claimer`, `scheduler`, `worker` (which calls the handler through `handler_caller`), `dead_letter_sender`, `recorder`,

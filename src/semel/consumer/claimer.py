@@ -255,7 +255,7 @@ def _event_of(delivery: Delivery, answer: Answer) -> Event:
 
 
 def _unstarted(attempt: int, started: bytes) -> int:
-    """How many earlier attempts ended before the handler was called: their worker died of another message. The first
+    """How many earlier attempts ended before the handler was called: another message killed their worker. The first
     attempt always counts, each later one only if the worker noted that it started."""
     noted = {int(number) for number in started.split(b",") if number}
     return sum(1 for earlier in range(2, attempt) if earlier not in noted)

@@ -210,7 +210,7 @@ class InFlight:
                 inboxes.hide.put(self._hidden(chunk, action))
             elif action is Action.DEAD_LETTER:
                 inboxes.dead_letter.put(chunk)
-            elif action is Action.TELL:
+            elif action is Action.NOTIFY_LOST:
                 for delivery in chunk:
                     delivery.notify_lost()
             elif action is not Action.CLAIM_APART:  # which the claimer does itself

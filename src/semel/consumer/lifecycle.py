@@ -24,7 +24,7 @@ class State(IntEnum):
     REJECTED = auto()  # to be copied to the dead-letter queue
     DEAD_LETTERED = auto()  # copied there; the record is under way
     RECORDED = auto()  # the ledger has its outcome; to be deleted
-    LOST_AT_WORK = auto()  # the claim may be gone: the handler has been told, and still runs
+    LOST_AT_WORK = auto()  # the claim may be gone: the handler was notified, and still runs
     # The ends.
     ACKED = auto()  # deleted; if that failed, the next delivery is deleted as a duplicate
     CLAIMED_ELSEWHERE = auto()  # another worker has claimed the key: hidden for the rest of its lease
@@ -60,7 +60,7 @@ class Action(IntEnum):
     DEAD_LETTER = auto()  # copy it to the dead-letter queue
     RECORD = auto()  # write down that it is done
     RECORD_REJECTED = auto()
-    TELL = auto()  # tell the handler that it may have lost its claim
+    NOTIFY_LOST = auto()  # notify the handler that it may have lost its claim
     STOP_BEAT = auto()
     GIVE_BACK = auto()  # release the claim; the attempt counts
     GIVE_BACK_UNTRIED = auto()  # release the claim; the attempt does not count
@@ -115,7 +115,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.WORKING, _E.FENCED): (_S.LOST, _DROP),
     (_S.WORKING, _E.ABANDONED): (_S.RELEASED, (_A.STOP_BEAT, _A.GIVE_BACK, _A.SHOW, _A.END)),
     (_S.WORKING, _E.GIVE_UP): (_S.RELEASED, _RELEASE),
-    (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.TELL,)),
+    (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.NOTIFY_LOST,)),
     (_S.WORKING, _E.VISIBLE): (_S.WORKING, ()),  # whoever receives it finds it claimed
     #
     # The effect is there and the record under way. While the ledger is away nobody else can claim it either.

@@ -1,1 +1,1 @@
-"""`semel demo`: a faulty queue worked off by a handler, or read by a Spark pipeline, with kills; then the audit."""
+"""`semel demo`: a faulty queue, workers or Spark drivers that are killed, and an audit of the result."""

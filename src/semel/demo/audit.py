@@ -37,17 +37,17 @@ class Audit:
 
     @property
     def problems(self) -> list[str]:
-        found = []
+        problems = []
         if self.lost or self.doubled:
-            found.append(f"{self.lost} orders are lost, {self.doubled} are doubled")
+            problems.append(f"{self.lost} orders are lost, {self.doubled} are doubled")
         if self.euros_sent != self.euros_in_table:
-            found.append(f"{self.euros_sent} € were sent, {self.euros_in_table} € are in the table")
+            problems.append(f"{self.euros_sent} € were sent, {self.euros_in_table} € are in the table")
         if self.dead_letters < self.poison:
-            found.append(f"of {self.poison} broken messages, {self.dead_letters} are in the dead-letter queue")
+            problems.append(f"of {self.poison} broken messages, {self.dead_letters} are in the dead-letter queue")
         causes = (self.sent_twice, self.delivered_again, self.driver_killed)
         if min(causes) < 0 or sum(causes) != self.duplicates:
-            found.append(f"the audit does not add up: {self.duplicates} duplicates, the causes are {causes}")
-        return found
+            problems.append(f"the audit does not add up: {self.duplicates} duplicates, the causes are {causes}")
+        return problems
 
     def plain(self) -> dict[str, Any]:
         return asdict(self) | {"passed": not self.problems}
@@ -87,26 +87,26 @@ def audit(
     )
 
 
-def lines(found: Audit) -> list[str]:
+def lines(audit: Audit) -> list[str]:
     """The audit for people."""
 
     def line(text: str, count: int) -> str:
         return f"  {text:<46}{count:>10,}"
 
     return [
-        line("orders", found.orders),
-        line("messages sent", found.sent),
-        line("deliveries by SQS", found.delivered),
-        line("of them duplicates", found.duplicates),
-        line("    the producer sent the order twice", found.sent_twice),
-        line("    SQS delivered the message again", found.delivered_again),
-        line("    the driver was killed before it was done", found.driver_killed),
-        line("broken messages", found.poison),
-        line("messages in the dead-letter queue", found.dead_letters),
-        line("rows in the table", found.rows),
-        line("euros sent", found.euros_sent),
-        line("euros in the table", found.euros_in_table),
+        line("orders", audit.orders),
+        line("messages sent", audit.sent),
+        line("deliveries by SQS", audit.delivered),
+        line("of them duplicates", audit.duplicates),
+        line("    the producer sent the order twice", audit.sent_twice),
+        line("    SQS delivered the message again", audit.delivered_again),
+        line("    the driver was killed before it was done", audit.driver_killed),
+        line("broken messages", audit.poison),
+        line("messages in the dead-letter queue", audit.dead_letters),
+        line("rows in the table", audit.rows),
+        line("euros sent", audit.euros_sent),
+        line("euros in the table", audit.euros_in_table),
         "",
-        line("orders lost", found.lost),
-        line("orders doubled", found.doubled),
+        line("orders lost", audit.lost),
+        line("orders doubled", audit.doubled),
     ]

@@ -76,16 +76,16 @@ class Comparison:
 
     @property
     def problems(self) -> list[str]:
-        found = []
+        problems = []
         if self.semel.not_charged:
-            found.append(f"Semel did not charge {self.semel.not_charged} orders")
+            problems.append(f"Semel did not charge {self.semel.not_charged} orders")
         if self.semel.charged_twice:
-            found.append(f"Semel charged {self.semel.charged_twice} orders more than once")
+            problems.append(f"Semel charged {self.semel.charged_twice} orders more than once")
         if self.semel.charges != self.semel.orders:
-            found.append(f"the audit does not add up: {self.semel.orders} orders, {self.semel.charges} charges")
+            problems.append(f"the audit does not add up: {self.semel.orders} orders, {self.semel.charges} charges")
         if self.loop.uncharged or self.semel.uncharged < 0:  # the loop charges at every delivery, Semel at most once
-            found.append("the audit does not add up: charges and deliveries do not match")
-        return found
+            problems.append("the audit does not add up: charges and deliveries do not match")
+        return problems
 
     def plain(self) -> dict[str, Any]:
         return {"loop": asdict(self.loop), "semel": asdict(self.semel), "passed": not self.problems}
@@ -113,26 +113,26 @@ def run(orders: int = ORDERS, *, screen: Screen) -> Comparison:
     ):
         folder = Path(name)
         broker = Broker(processes, folder, FAULTS, SEED)
-        screen.say(f"A queue that behaves as SQS may: it delivers {FAULTS['duplicate']:.0%} of the messages twice,")
-        screen.say(
+        screen.write(f"A queue that behaves as SQS may: it delivers {FAULTS['duplicate']:.0%} of the messages twice,")
+        screen.write(
             f"and {FAULTS['lost-delete']:.0%} of the deletes get lost. {orders:,} orders, each to be charged once."
         )
         with Client(broker.url, "us-east-1", access_key="demo", secret_key="demo") as client:
             for queue in (LOOP, CHARGES):
                 _fill(client, queue, orders)
             demo = Demo(orders, folder, broker, client, processes, screen)
-            found = Comparison(demo.loop(), demo.semel())
-    screen.say()
-    for line in table(found):
-        screen.say(line)
-    screen.say("\nThe same with Spark and a table: semel demo pipeline")
-    return found
+            comparison = Comparison(demo.loop(), demo.semel())
+    screen.write()
+    for line in table(comparison):
+        screen.write(line)
+    screen.write("\nThe same with Spark and a table: semel demo pipeline")
+    return comparison
 
 
 def _fill(client: Client, name: str, orders: int) -> None:
     queue = client.create_queue(name, {"VisibilityTimeout": str(VISIBILITY)})
     sent = queue.send_many([Entry(json.dumps({"number": number, "euros": EUROS})) for number in range(orders)])
-    failures = [one for one in sent if isinstance(one, Failure)]
+    failures = [result for result in sent if isinstance(result, Failure)]
     if failures:
         raise SemelError(f"{len(failures)} of {orders} orders could not be sent: {failures[0].message}")
 
@@ -146,7 +146,7 @@ class Demo:
 
     def loop(self) -> Outcome:
         """Receive, work, delete: with botocore, which is what boto3 is made of."""
-        self.screen.say("\nThe loop from the tutorials: receive, charge, delete. Nobody disturbs it.")
+        self.screen.write("\nThe loop from the tutorials: receive, charge, delete. Nobody disturbs it.")
         sqs, url = _botocore(self.broker.url), self.client.queue(LOOP).url
         charges: Counter[int] = Counter()
         until = time.monotonic() + PATIENCE
@@ -161,9 +161,9 @@ class Demo:
     def semel(self) -> Outcome:
         """The handler in two workers; as soon as one is killed, another one is started."""
         (self.folder / "charges.py").write_text(SET_UP + HANDLER)
-        self.screen.say("\nSemel: semel run charges:app, in two workers. The handler in charges.py is\n")
-        self.screen.say(textwrap.indent(HANDLER, "    "))
-        self.screen.say("Now and then, the worker that has just charged an order is killed with SIGKILL.")
+        self.screen.write("\nSemel: semel run charges:app, in two workers. The handler in charges.py is\n")
+        self.screen.write(textwrap.indent(HANDLER, "    "))
+        self.screen.write("Now and then, the worker that has just charged an order is killed with SIGKILL.")
         log = self.folder / "workers.log"
         arguments = ("run", "charges:app", "--endpoint-url", self.broker.url, "--log-level", "error")
         with log.open("ab") as lines:
@@ -171,9 +171,13 @@ class Demo:
             def worker() -> subprocess.Popen[bytes]:
                 return self.processes.start(*arguments, output=lines, environment=CREDENTIALS, folder=self.folder)
 
-            workers, kills, until = {(one := worker()).pid: one for _ in range(2)}, 0, time.monotonic() + PATIENCE
+            workers, kills, until = (
+                {(process := worker()).pid: process for _ in range(2)},
+                0,
+                time.monotonic() + PATIENCE,
+            )
             while self._is_filled(CHARGES, until):
-                ended = [one for one in workers.values() if one.poll() is not None]
+                ended = [process for process in workers.values() if process.poll() is not None]
                 if ended:
                     raise SemelError(f"a worker ended with code {ended[0].returncode}: {last_line(log)}")
                 charges, last = self._charges()
@@ -186,8 +190,8 @@ class Demo:
                     fresh = worker()
                     workers[fresh.pid] = fresh
                 time.sleep(0.02)
-            for one in workers.values():
-                self.processes.end(one, "a worker")
+            for process in workers.values():
+                self.processes.end(process, "a worker")
         charges, _ = self._charges()
         return self._report(outcome(self.orders, charges, self.broker.deliveries(CHARGES), kills))
 
@@ -206,7 +210,7 @@ class Demo:
 
     def _report(self, done: Outcome) -> Outcome:
         charged = done.orders - done.not_charged
-        self.screen.say(
+        self.screen.write(
             f"  {charged:,} of {done.orders:,} orders charged, {done.charged_twice:,} of them more than once: "
             f"{done.charges:,} charges"
         )
@@ -227,13 +231,13 @@ def _botocore(url: str) -> Any:
     )
 
 
-def table(found: Comparison) -> list[str]:
+def table(comparison: Comparison) -> list[str]:
     """Both side by side, for people."""
 
     def line(text: str, loop: int, semel: int, unit: str = "") -> str:
         return f"  {text:<40}{f'{loop:,}{unit}':>16}{f'{semel:,}{unit}':>16}"
 
-    loop, semel = found.loop, found.semel
+    loop, semel = comparison.loop, comparison.semel
     return [
         f"  {'':<40}{'tutorial':>16}{'Semel':>16}",
         line("orders", loop.orders, semel.orders),

@@ -74,15 +74,15 @@ def run(orders: int = ORDERS, *, folder: Path | None = None, screen: Screen) -> 
             folder = Path(stack.enter_context(temporary))
         processes = stack.enter_context(Processes())
         broker = Broker(processes, folder, FAULTS, SEED)
-        screen.say(f"A queue that behaves as SQS may: it delivers {FAULTS['duplicate']:.0%} of the messages twice,")
-        screen.say(f"and {FAULTS['lost-delete']:.0%} of the deletes get lost.")
+        screen.write(f"A queue that behaves as SQS may: it delivers {FAULTS['duplicate']:.0%} of the messages twice,")
+        screen.write(f"and {FAULTS['lost-delete']:.0%} of the deletes get lost.")
         client = stack.enter_context(Client(broker.url, "us-east-1", access_key="demo", secret_key="demo"))
-        found = Demo(orders, folder.resolve(), broker, client, processes, screen).run()
-    screen.say()
-    for line in lines(found):
-        screen.say(line)
-    screen.say()
-    return found
+        audit = Demo(orders, folder.resolve(), broker, client, processes, screen).run()
+    screen.write()
+    for line in lines(audit):
+        screen.write(line)
+    screen.write()
+    return audit
 
 
 class Demo:
@@ -106,14 +106,14 @@ class Demo:
                 batch=self.batch,
             )
         )
-        self.screen.say("\nsemel pipeline run orders.toml      SQS -> Spark -> a Parquet table")
+        self.screen.write("\nsemel pipeline run orders.toml      SQS -> Spark -> a Parquet table")
         first = self.start()
         self.watch_until_unfinished(first)
         self.processes.kill(first)
         at_kill = len(table_rows(self.table))
         unfinished = "" if at_kill < self.orders else ": the kill came too late"
-        self.screen.say(f"kill -9 of the driver, with {at_kill:,} of {self.orders:,} orders in the table{unfinished}")
-        self.screen.say("semel pipeline run orders.toml      again")
+        self.screen.write(f"kill -9 of the driver, with {at_kill:,} of {self.orders:,} orders in the table{unfinished}")
+        self.screen.write("semel pipeline run orders.toml      again")
         second = self.start()
         self.watch_until_empty(second)
         code = self.processes.end(second, "the pipeline", STOPPING)
@@ -132,7 +132,7 @@ class Demo:
         queue, sent = create(self.client, VISIBILITY), Sent()
         for _ in send(queue, self.orders, sent):
             self.screen.progress(sent.orders, self.orders, f"{sent.messages:,} messages sent")
-        self.screen.say(
+        self.screen.write(
             f"A producer sends {sent.orders:,} orders, {sent.again:,} of them twice, "
             f"and {sent.poison:,} broken messages."
         )

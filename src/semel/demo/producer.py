@@ -55,7 +55,9 @@ def send(queue: Queue, count: int, sent: Sent, seed: int = 7) -> Iterator[None]:
     for number in range(count):
         page += _messages(number, random, sent)
         if len(page) >= AT_ONCE or number == count - 1:
-            failures = [one for one in queue.send_many([Entry(body) for body in page]) if isinstance(one, Failure)]
+            failures = [
+                result for result in queue.send_many([Entry(body) for body in page]) if isinstance(result, Failure)
+            ]
             if failures:
                 raise SemelError(f"{len(failures)} of {len(page)} messages could not be sent: {failures[0].message}")
             page = []

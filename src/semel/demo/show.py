@@ -27,7 +27,7 @@ class Screen:
         self._said, self._said_at = "", 0.0
         self._drawn = False
 
-    def say(self, text: str = "") -> None:
+    def write(self, text: str = "") -> None:
         """A line that stays."""
         if not self._quiet:
             self.clear()

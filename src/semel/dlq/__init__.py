@@ -1,4 +1,4 @@
-"""Dead-letter messages: list them, group them by error, send them back once, or delete them.
+"""The dead-letter tools: list messages, group them by error, redrive, edit, delete, restore and watch them.
 
 `semel.dlq.service.DeadLetterService` is the one service behind the command line, the JSON API and the pages.
 """

@@ -1,4 +1,4 @@
-"""The doctor: finds duplicates, their cause and the remedy, from logs, queue attributes and metrics, on Spark."""
+"""The doctor: finds duplicates, their causes and remedies in logs, queue settings and metrics, on DuckDB or Spark."""
 
 from pathlib import Path
 from typing import Final

@@ -57,11 +57,11 @@ def analyse(
     files: Sequence[str] = (),
     visibility: Mapping[str, float] | None = None,
     timeouts: Callable[[Behaviour], Sequence[float]] = lambda _: (),
-    say: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Analysis:
     """What `log_lines` shows, by queue. `visibility`: the timeout by queue ("" for all others), where lines do not have
     it. `timeouts`: visibility timeouts worth trying on a queue, beside the usual ones."""
-    say("finding the causes")
+    on_progress("finding the causes")
     logged = engine.rows(sql.figure("queues_and_words"))
     unknown_words = _make_small_tables(engine, mapping, logged, visibility or {})
     _make_tables(engine, mapping)
@@ -69,9 +69,9 @@ def analyse(
     totals = {row["queue_id"]: row for row in engine.rows(sql.figure("totals"))}
     if not totals:
         return Analysis((), quality)
-    say("counting")
+    on_progress("counting")
     behaviours = _Figures(engine, totals, own=mapping.is_own).behaviours()
-    say("trying other timeouts")
+    on_progress("trying other timeouts")
     queue_ids = {row["queue"]: row["queue_id"] for row in logged}
     behaviours = _with_replays(engine, behaviours, queue_ids, timeouts)
     out_of_order = sum(row["out_of_order"] for row in totals.values())

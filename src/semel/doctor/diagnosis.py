@@ -32,7 +32,7 @@ from semel.errors import SemelError
 from semel.extras import require
 from semel.sqs import Client
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 LOOK_EVERY: Final = 0.2  # seconds
 STEP: Final = 5  # percent of the logs, between two lines of progress
 DLQ_METRIC: Final = "ApproximateNumberOfMessagesVisible"
@@ -78,13 +78,13 @@ class _Context:
     notes: tuple[str, ...]
 
 
-def diagnose(request: Request, *, say: Say = lambda _: None, now: float | None = None) -> Diagnosis:
+def diagnose(request: Request, *, on_progress: OnProgress = lambda _: None, now: float | None = None) -> Diagnosis:
     """Look at everything once."""
     chosen = rules.choose(request.rules, request.ignore)
-    context = _context(request, say)
+    context = _context(request, on_progress)
     if not request.logs:
         return _diagnosis(request, chosen, context, None, now)
-    analysis, engine, log_fields = _analysed(request, context, say)
+    analysis, engine, log_fields = _analysed(request, context, on_progress)
     diagnosis = _diagnosis(request, chosen, context, analysis, now)
     return replace(diagnosis, log_fields=log_fields, engine=str(engine))
 
@@ -96,7 +96,7 @@ def watch(
     window: float,
     on_diagnosis: Callable[[Diagnosis], None],
     stop: threading.Event,
-    say: Say = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set. Files are looked at
@@ -111,11 +111,11 @@ def watch(
     from semel.doctor.logs.reader import CREATE
 
     chosen = rules.choose(request.rules, request.ignore)
-    context = _context(request, say)
+    context = _context(request, on_progress)
     follower: LogFollower | None = None
     with closing(DuckDBEngine(threads=request.cores, in_memory=True)) as engine:
         engine.connection.execute(CREATE)
-        say("watching")
+        on_progress("watching")
         while True:
             start, pause = time.monotonic(), min(interval, LOOK_EVERY)
             if follower is None and (mapping := _followed(request, engine.connection, context)) is not None:
@@ -159,22 +159,22 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
 # Logs.
 
 
-def _analysed(request: Request, context: _Context, say: Say) -> tuple[Analysis, Choice, tuple[str, ...]]:
+def _analysed(request: Request, context: _Context, on_progress: OnProgress) -> tuple[Analysis, Choice, tuple[str, ...]]:
     require("reading logs", "duckdb", extra="doctor")
-    say("finding the logs")
+    on_progress("finding the logs")
     found = find(request.logs, any_name=request.mapping is not None, days=Days.of(request.since, request.until))
     chosen = choice.choose(request.engine, request.master, found.files)
-    say(f"starting {chosen}")
-    progress = _Progress(sum(file.size for file in found.files), say)
+    on_progress(f"starting {chosen}")
+    progress = _Progress(sum(file.size for file in found.files), on_progress)
     with _engine(request, chosen, progress) as engine:
         from semel.doctor.logs.database import connect
 
         with closing(connect()) as connection:
             mapping, log_fields = _mapping(request, connection, found.files, context)
-        say("reading the logs")
+        on_progress("reading the logs")
         problems = engine.read(found.files, mapping, request.since, request.until)
         names = [file.address for file in found.files]
-        analysis = _analyse(engine, mapping, names, request, context, say)
+        analysis = _analyse(engine, mapping, names, request, context, on_progress)
     unreadable = tuple(sorted((*found.unreadable, *problems)))
     quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
     if not quality.events:
@@ -224,7 +224,7 @@ def _analyse(
     files: Sequence[str],
     request: Request,
     context: _Context,
-    say: Say,
+    on_progress: OnProgress,
 ) -> Analysis:
     states = {name: state.visibility for name, state in context.states.items()}
     return analyse(
@@ -235,7 +235,7 @@ def _analyse(
         timeouts=partial(
             recommendations.worth_trying, read_timeout=request.read_timeout, lambda_timeout=request.lambda_timeout
         ),
-        say=say,
+        on_progress=on_progress,
     )
 
 
@@ -265,32 +265,32 @@ def _engine(request: Request, chosen: Choice, progress: _Progress) -> Iterator[E
 class _Progress:
     """How much of the logs is read, in steps of a few percent. Thread-safe enough for a display."""
 
-    def __init__(self, total: int, say: Say) -> None:
-        self._total, self._say, self._read, self._percent = max(1, total), say, 0, -STEP
+    def __init__(self, total: int, on_progress: OnProgress) -> None:
+        self._total, self._on_progress, self._read, self._percent = max(1, total), on_progress, 0, -STEP
 
     def add(self, size: int) -> None:
         self._read += size
         percent = min(100, 100 * self._read // self._total)
         if percent >= self._percent + STEP:
             self._percent = percent
-            self._say(f"reading the logs: {percent} % of {choice.size_text(self._total)}")
+            self._on_progress(f"reading the logs: {percent} % of {choice.size_text(self._total)}")
 
 
 # Everything else.
 
 
-def _context(request: Request, say: Say) -> _Context:
+def _context(request: Request, on_progress: OnProgress) -> _Context:
     notes: list[str] = []
     states: tuple[QueueState, ...] = ()
     if request.queues:
-        say("asking SQS")
+        on_progress("asking SQS")
         with Client(request.endpoint_url, request.region, request.profile) as client:
             states, problems = queues.look(client, request.queues, probe=request.probe)
         notes += problems
         if not (states or request.logs or request.metrics):
             raise DoctorError("; ".join(notes))
     if request.metrics:
-        say("reading metrics")
+        on_progress("reading metrics")
     series = metrics.load_all(request.metrics, queues=request.queues, notes=notes)
     ledger_state = None if request.ledger is None else ledger.look(request.ledger, request.ledger_retention)
     alarmed = None if request.alarms is None else alarms.read_existing(request.alarms)

@@ -84,10 +84,10 @@ FLAGS: Final = {
 }
 STEPS: Final = {flag: step for step, flag in FLAGS.items()}
 
-SETTLED: Final = (Step.RECORDED, Step.SKIPPED, Step.REJECTED, Step.DUPLICATE)  # only the delete is left to be done
+FINISHED: Final = (Step.RECORDED, Step.SKIPPED, Step.REJECTED, Step.DUPLICATE)  # only the delete is left to be done
 RETURNED: Final = (Step.RETRIED, Step.RELEASED, Step.LEDGER_DOWN, Step.BOUNCED, Step.CONFLICT)
 LOST: Final = (Step.LOST, Step.FENCED)
-OUTCOMES: Final = (*SETTLED, *RETURNED, *LOST)
+OUTCOMES: Final = (*FINISHED, *RETURNED, *LOST)
 NOT_RUN: Final = (Step.DUPLICATE, Step.BOUNCED, Step.HELD, Step.CONFLICT, Step.LEDGER_DOWN, Step.RELEASED)
 FAILED: Final = (Step.RETRIED, Step.REJECTED)
 WITH_ERROR: Final = (*FAILED, Step.FENCED, Step.CONFLICT, Step.LEDGER_DOWN, Step.DELETE_FAILED, Step.LOST)

@@ -311,11 +311,11 @@ def retention_remedy(case: Case, state: QueueState) -> Remedy | None:
 
 def dead_letter_retention_remedy(state: QueueState) -> Remedy | None:
     """None if it is as it should be, or not known."""
-    letters = state.dead_letters
-    if letters is None or letters.retention in (None, MAX_RETENTION):
+    dlq = state.dead_letters
+    if dlq is None or dlq.retention in (None, MAX_RETENTION):
         return None
-    text = f"Set the retention of {remedies.name_of(letters.arn)} to {duration(MAX_RETENTION)}."
-    address = remedies.dead_letter_queue_of(letters, state)
+    text = f"Set the retention of {remedies.name_of(dlq.arn)} to {duration(MAX_RETENTION)}."
+    address = remedies.dead_letter_queue_of(dlq, state)
     return remedies.change(address, text, {"MessageRetentionPeriod": limits.MAX_RETENTION})
 
 
@@ -325,14 +325,14 @@ def _retention(case: Case, state: QueueState) -> Recommendation:
 
 
 def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | None:
-    letters = state.dead_letters
-    if letters is None:
+    dlq = state.dead_letters
+    if dlq is None:
         return None
     why = "the most that SQS allows: dead-letter messages wait for a person"
     if not state.fifo:
         why += ", and on a Standard queue they keep their age"
     remedy = dead_letter_retention_remedy(state)
-    return _setting(case, "dead-letter retention", MAX_RETENTION, letters.retention, (why,), remedy)
+    return _setting(case, "dead-letter retention", MAX_RETENTION, dlq.retention, (why,), remedy)
 
 
 # The ledger.

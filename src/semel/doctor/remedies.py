@@ -56,11 +56,11 @@ def queue_of(case: Case) -> Address:
     return Address(case.queue, case.state.url, case.state.arn) if case.state is not None else Address(case.queue)
 
 
-def dead_letter_queue_of(letters: DeadLetters, state: QueueState) -> Address:
+def dead_letter_queue_of(dlq: DeadLetters, state: QueueState) -> Address:
     """Where SQS says that it is, else next to its source."""
-    name = name_of(letters.arn)
+    name = name_of(dlq.arn)
     beside = f"{state.url.rpartition('/')[0]}/{name}" if state.url else None
-    return Address(name, letters.url or beside, letters.arn)
+    return Address(name, dlq.url or beside, dlq.arn)
 
 
 def change(queue: Case | Address, text: str, attributes: Attributes) -> Remedy:
@@ -71,8 +71,8 @@ def change(queue: Case | Address, text: str, attributes: Attributes) -> Remedy:
 
 def change_max_receives(case: Case, max_receives: int, text: str | None = None) -> Remedy:
     """Change the maxReceiveCount of a queue that has a redrive policy."""
-    letters = case.state.dead_letters if case.state is not None else None
-    policy = redrive_policy(letters.arn if letters is not None else "", max_receives)
+    dlq = case.state.dead_letters if case.state is not None else None
+    policy = redrive_policy(dlq.arn if dlq is not None else "", max_receives)
     return change(case, text or f"Set maxReceiveCount to {max_receives}.", {"RedrivePolicy": policy})
 
 

@@ -1,1 +1,1 @@
-"""The ledger: who has done what. Atomic claim, lease, fence and record, in SQLite, PostgreSQL, Redis or DynamoDB."""
+"""The ledger: which keys are claimed and which are done, in SQLite, PostgreSQL, Redis or DynamoDB."""

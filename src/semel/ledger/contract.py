@@ -318,7 +318,7 @@ class Ledger(ABC):
 
 
 def check_requests(requests: Sequence[ClaimRequest], claimant: str, lease: float) -> None:
-    """Refuse what no store could retention, before any of them sees it."""
+    """Refuse what no store could keep, before any of them sees it."""
     check_lease(lease)
     if not claimant:
         raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")

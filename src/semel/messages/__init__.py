@@ -1,1 +1,1 @@
-"""What a message means to us: keys, JSON paths, decoding, dead-letter attributes."""
+"""What a message means to Semel: its key, how its body is decoded, and the attributes of a dead-letter message."""

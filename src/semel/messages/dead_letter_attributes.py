@@ -60,30 +60,30 @@ def attributes(details: DeadLetterDetails, own: Mapping[str, Attribute], body_by
     kept = _without_ours(own)
     for shorter in _ever_shorter(details):
         if len(kept) + len(PLAIN) + bool(shorter.redrives) <= MAX_MESSAGE_ATTRIBUTES:
-            found = kept | _plain(shorter)
+            candidate = kept | _plain(shorter)
         elif len(kept) + 2 <= MAX_MESSAGE_ATTRIBUTES:
-            found = kept | _packed(shorter)
+            candidate = kept | _packed(shorter)
         else:
-            found = _packed(shorter) | as_one(kept)
-        if _fits(found, body_bytes):
-            return found
+            candidate = _packed(shorter) | as_one(kept)
+        if _fits(candidate, body_bytes):
+            return candidate
     return kept if len(kept) <= MAX_MESSAGE_ATTRIBUTES else {}
 
 
-def read(found: Mapping[str, Attribute]) -> tuple[DeadLetterDetails | None, dict[str, Attribute]]:
+def read(attributes: Mapping[str, Attribute]) -> tuple[DeadLetterDetails | None, dict[str, Attribute]]:
     """The details, if Semel dead-lettered the message, and the attributes that the message had of its own.
 
     Who may send to a queue may send these names with anything in them. What does not have the form in which Semel
     writes them counts as not there: nothing that a message says can make this fail."""
-    own = _without_ours(found) | _own_in(found)
-    if PACKED in found:
-        return _unpacked(found[PACKED].value), own
-    if REASON not in found:
+    own = _without_ours(attributes) | _own_in(attributes)
+    if PACKED in attributes:
+        return _unpacked(attributes[PACKED].value), own
+    if REASON not in attributes:
         return None, own
-    key, reason, error, attempts, message_id, queue = (_value(found, name) for name in PLAIN)
+    key, reason, error, attempts, message_id, queue = (_value(attributes, name) for name in PLAIN)
     if attempts and not is_count(attempts):
         return None, own
-    return DeadLetterDetails(key, reason, error, int(attempts or 0), message_id, queue, redrives(found)), own
+    return DeadLetterDetails(key, reason, error, int(attempts or 0), message_id, queue, redrives(attributes)), own
 
 
 def _unpacked(packed: str | bytes) -> DeadLetterDetails | None:
@@ -98,9 +98,9 @@ def _unpacked(packed: str | bytes) -> DeadLetterDetails | None:
     return DeadLetterDetails(key, reason, error, counts[0], message_id, queue, counts[1])
 
 
-def _own_in(found: Mapping[str, Attribute]) -> dict[str, Attribute]:
+def _own_in(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """The attributes that were packed into one. All of them could be sent once, so all of them can be sent again."""
-    written = _json(found[OWN].value) if OWN in found else None
+    written = _json(attributes[OWN].value) if OWN in attributes else None
     if not isinstance(written, dict):
         return {}
     own: dict[str, Attribute] = {}
@@ -143,28 +143,28 @@ def sent_back(
     kept = _without_ours(own)
     # How often is worth less than that the message fits.
     for texts in (ours | more, ours | {QUEUE: queue}):
-        found = {name: _text(value) for name, value in texts.items() if value}
-        found |= kept if len(kept) + len(found) <= MAX_MESSAGE_ATTRIBUTES else as_one(kept)
-        if _fits(found, body_bytes):
-            return found
+        candidate = {name: _text(value) for name, value in texts.items() if value}
+        candidate |= kept if len(kept) + len(candidate) <= MAX_MESSAGE_ATTRIBUTES else as_one(kept)
+        if _fits(candidate, body_bytes):
+            return candidate
     return None
 
 
-def carried_key(found: Mapping[str, Attribute]) -> str:
-    return _value(found, CARRIED_KEY)
+def carried_key(attributes: Mapping[str, Attribute]) -> str:
+    return _value(attributes, CARRIED_KEY)
 
 
-def original_id(found: Mapping[str, Attribute], message_id: str) -> str:
+def original_id(attributes: Mapping[str, Attribute], message_id: str) -> str:
     """The MessageId that a message had before it was sent back: the key of those who have none else."""
-    return _value(found, MESSAGE_ID) or message_id
+    return _value(attributes, MESSAGE_ID) or message_id
 
 
-def first_queue(found: Mapping[str, Attribute]) -> str:
-    return _value(found, QUEUE)
+def first_queue(attributes: Mapping[str, Attribute]) -> str:
+    return _value(attributes, QUEUE)
 
 
-def redrives(found: Mapping[str, Attribute]) -> int:
-    text = _value(found, REDRIVES)
+def redrives(attributes: Mapping[str, Attribute]) -> int:
+    text = _value(attributes, REDRIVES)
     return int(text) if is_count(text) else 0
 
 
@@ -173,8 +173,8 @@ def is_count(text: str) -> bool:
     return text.isdecimal() and len(text) < 10
 
 
-def _value(found: Mapping[str, Attribute], name: str) -> str:
-    attribute = found.get(name)
+def _value(attributes: Mapping[str, Attribute], name: str) -> str:
+    attribute = attributes.get(name)
     if attribute is None:
         return ""
     return attribute.value.hex() if isinstance(attribute.value, bytes) else attribute.value
@@ -186,15 +186,15 @@ def _without_ours(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
 
 def _plain(details: DeadLetterDetails) -> dict[str, Attribute]:
     values = (details.key, details.reason, details.error, str(details.attempts), details.message_id, details.queue)
-    found = {name: _text(value) for name, value in zip(PLAIN, values, strict=True) if value}
-    return found | {REDRIVES: _text(str(details.redrives))} if details.redrives else found
+    attributes = {name: _text(value) for name, value in zip(PLAIN, values, strict=True) if value}
+    return attributes | {REDRIVES: _text(str(details.redrives))} if details.redrives else attributes
 
 
 def _packed(details: DeadLetterDetails) -> dict[str, Attribute]:
     fields = {name: _sendable(getattr(details, name)) for name in DeadLetterDetails.__slots__}
-    found = {PACKED: _text(orjson.dumps(fields).decode())}
+    attributes = {PACKED: _text(orjson.dumps(fields).decode())}
     known_by = {CARRIED_KEY: details.key} if details.key else {MESSAGE_ID: details.message_id}
-    return found | {name: _text(value) for name, value in known_by.items() if value}
+    return attributes | {name: _text(value) for name, value in known_by.items() if value}
 
 
 def as_one(own: Mapping[str, Attribute]) -> dict[str, Attribute]:

@@ -130,18 +130,18 @@ def _with_msgspec(annotation: Any) -> Decoder:
     return decoder
 
 
-def _custom_type(node: Any, seen: set[int]) -> type | None:
+def _custom_type(node: Any, visited: set[int]) -> type | None:
     """The first type in there that msgspec would leave to a hook; it would find out only at the first message."""
     import msgspec.inspect
 
     if isinstance(node, tuple):
-        return next((found for one in node if (found := _custom_type(one, seen))), None)
-    if not isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) or id(node) in seen:
+        return next((custom for child in node if (custom := _custom_type(child, visited))), None)
+    if not isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) or id(node) in visited:
         return None
-    seen.add(id(node))
+    visited.add(id(node))
     if isinstance(node, (msgspec.inspect.CustomType, msgspec.inspect.ExtType)):
         return getattr(node, "cls", object)
-    return _custom_type(tuple(getattr(node, name) for name in node.__struct_fields__), seen)
+    return _custom_type(tuple(getattr(node, name) for name in node.__struct_fields__), visited)
 
 
 def _with_pydantic(annotation: Any) -> Decoder:
@@ -186,22 +186,22 @@ def _holds_pydantic(annotation: Any) -> bool:
     )
 
 
-def _parts(annotation: Any, seen: list[Any]) -> Iterator[Any]:
+def _parts(annotation: Any, visited: list[Any]) -> Iterator[Any]:
     """The annotation and all that it is made of: arguments of generics, fields of dataclasses and TypedDicts."""
-    if any(annotation is one for one in seen):
+    if any(annotation is other for other in visited):
         return
-    seen.append(annotation)
+    visited.append(annotation)
     yield annotation
     alias = [annotation.__value__] if hasattr(annotation, "__value__") else []  # type X = ...
     for part in (*alias, *typing.get_args(annotation), *getattr(annotation, "__metadata__", ())):
-        yield from _parts(part, seen)
+        yield from _parts(part, visited)
     if dataclasses.is_dataclass(annotation) or typing.is_typeddict(annotation):
         try:
             hints = typing.get_type_hints(annotation, include_extras=True)
         except (NameError, TypeError):
             return  # whoever builds the decoder says so
         for part in hints.values():
-            yield from _parts(part, seen)
+            yield from _parts(part, visited)
 
 
 def _name_of(annotation: Any) -> str:

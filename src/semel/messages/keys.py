@@ -235,12 +235,12 @@ class _Function:
 
     def read(self, received: Received, value: Any, body: Body) -> str:  # noqa: ARG002
         try:
-            found = self.function(value)
+            result = self.function(value)
         except Exception as error:
             # What was missing may be said (its name stands in the program); other texts can quote the message.
             about = f": {error}" if isinstance(error, (KeyError, AttributeError)) else ""
             raise NoKey(f"the {self.origin} raised {type(error).__name__}{about}"[:200]) from error
-        return _written(found, f"the result of the {self.origin}")
+        return _written(result, f"the result of the {self.origin}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,22 +255,22 @@ class _Joined:
         return _join([part.read(received, value, body) for part in self.parts])
 
 
-def _written(found: Any, what: str) -> str:
+def _written(value: Any, what: str) -> str:
     """A part of a key as text. 7 and "7" are the same key: producers differ in how they write an id."""
-    match found:
-        case str() if found:
-            return str(found)
-        case int() if not isinstance(found, bool):
-            return str(int(found))
+    match value:
+        case str() if value:
+            return str(value)
+        case int() if not isinstance(value, bool):
+            return str(int(value))
         case UUID():
-            return str(found)
-        case tuple() if found:
-            return _join([_written(part, what) for part in found])
+            return str(value)
+        case tuple() if value:
+            return _join([_written(part, what) for part in value])
         case float():
             raise NoKey(f"{what} is not a whole number, or has more than 64 bits; a key is a string or a whole number")
-    if found is MISSING or found is None or found == "":
-        raise NoKey(f"{what} is {'missing' if found is MISSING else 'empty'}")
-    raise NoKey(f"{what} is a {type(found).__name__}; a key is a string, a whole number, a UUID or a tuple of these")
+    if value is MISSING or value is None or value == "":
+        raise NoKey(f"{what} is {'missing' if value is MISSING else 'empty'}")
+    raise NoKey(f"{what} is a {type(value).__name__}; a key is a string, a whole number, a UUID or a tuple of these")
 
 
 def _join(parts: Sequence[str]) -> str:
@@ -279,10 +279,10 @@ def _join(parts: Sequence[str]) -> str:
 
 
 def _attribute(attributes: Mapping[str, Attribute], name: str) -> str:
-    found = attributes.get(name)
-    if found is None:
+    attribute = attributes.get(name)
+    if attribute is None:
         return ""
-    return found.value.hex() if isinstance(found.value, bytes) else found.value
+    return attribute.value.hex() if isinstance(attribute.value, bytes) else attribute.value
 
 
 def _fitting(text: str) -> str:
@@ -331,23 +331,25 @@ def _of_fields(texts: Sequence[str]) -> PayloadDigest:
             parsed = body.parsed()
         except NoKey:
             return _digest(body.text.encode("utf-8", "surrogatepass"))
-        found = [path.find(parsed) for path in paths]
-        return _digest(orjson.dumps([[] if one is MISSING else [one] for one in found], option=orjson.OPT_SORT_KEYS))
+        values = [path.find(parsed) for path in paths]
+        return _digest(
+            orjson.dumps([[] if value is MISSING else [value] for value in values], option=orjson.OPT_SORT_KEYS)
+        )
 
     return digest
 
 
 def _of_function(function: Callable[[Any], Any]) -> PayloadDigest:
     def digest(_body: Body, value: Any) -> str:
-        found = function(value)
-        match found:
+        payload = function(value)
+        match payload:
             case None:
                 return ""
             case bytes():
-                return _digest(found)
+                return _digest(payload)
             case _:
                 try:
-                    return _digest(orjson.dumps(found, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS))
+                    return _digest(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS))
                 except TypeError as error:
                     raise SemelError(f"the payload function returned neither bytes nor JSON: {error}") from None
 

@@ -1,4 +1,4 @@
-"""SQS as a source and a sink of Spark, exactly once, and the pipeline on top of it.
+"""SQS as a source and a sink of Spark, exactly once, and the pipelines on top of it.
 
 `format("sqs")` is there wherever Semel is installed. Names here are loaded when they are asked for. Importing this
 package has Spark run the Python that runs this code, unless PYSPARK_PYTHON names another (see interpreter.py).

@@ -1,4 +1,4 @@
-"""What both sides of the wire must agree on: limits, checksums, errors and the shapes of SQS; and the lean client.
+"""What client and broker must agree on (limits, checksums, errors, shapes), and the SQS client.
 
 The client's names are loaded when they are first asked for: the broker needs none of them."""
 

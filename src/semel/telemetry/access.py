@@ -27,8 +27,8 @@ def refusal(address: str, header: Headers, token: str | None) -> Refusal | None:
     if is_from_page(header):
         return Refusal(HTTPStatus.FORBIDDEN, "web pages may not control a worker: use semel workers or the dashboard")
     if token:
-        kind, _, given = (header("authorization") or "").partition(" ")
-        if kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode()):
+        kind, _, credentials = (header("authorization") or "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(credentials.strip().encode(), token.encode()):
             return None
         return Refusal(HTTPStatus.UNAUTHORIZED, "the worker needs its token: send Authorization: Bearer TOKEN")
     if not is_loopback(address) or any(header(name) is not None for name in PROXIED):

@@ -47,19 +47,19 @@ class Command:
     value: int | None = None
 
     @classmethod
-    def read(cls, given: object) -> Command:
+    def read(cls, content: object) -> Command:
         """From JSON. Raises Refused for what is no command."""
-        if not isinstance(given, dict):
+        if not isinstance(content, dict):
             raise Refused('a command is an object such as {"action": "pause", "queue": "orders"}')
-        if unknown := sorted(map(str, given.keys() - {"action", "queue", "value"})):
+        if unknown := sorted(map(str, content.keys() - {"action", "queue", "value"})):
             raise Refused(f"a command has no {', '.join(unknown)}; its fields are action, queue and value")
         try:
-            action = Action(given["action"])
+            action = Action(content["action"])
         except KeyError:
             raise Refused(f"a command needs an action: one of {', '.join(Action)}") from None
         except ValueError:
-            raise Refused(f"unknown action {given['action']!r}; choose one of {', '.join(Action)}") from None
-        queue, value = given.get("queue"), given.get("value")
+            raise Refused(f"unknown action {content['action']!r}; choose one of {', '.join(Action)}") from None
+        queue, value = content.get("queue"), content.get("value")
         if queue is not None and not isinstance(queue, str):
             raise Refused("queue is a name, or null for all queues of this worker")
         if action is Action.CONCURRENCY:
@@ -135,7 +135,7 @@ def _merged(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in names:
         each = [queues[name] for queues in processes if name in queues]
         messages = heapq.nlargest(
-            MAX_SHOWN, (message for queue in each for message in queue["messages"]), key=lambda found: found["since"]
+            MAX_SHOWN, (message for queue in each for message in queue["messages"]), key=lambda shown: shown["since"]
         )
         merged[name] = each[0] | {
             "paused": all(queue["paused"] for queue in each),

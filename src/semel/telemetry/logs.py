@@ -66,8 +66,8 @@ class MessageLogger(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         own: Mapping[str, object] = self.extra or {}
-        given = kwargs.get("extra")
-        kwargs["extra"] = {**given, **own} if given else own
+        extra = kwargs.get("extra")
+        kwargs["extra"] = {**extra, **own} if extra else own
         return msg, kwargs
 
 
@@ -115,9 +115,9 @@ class RateLimitedLog:
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """What a line carries beside its text: the message's names first, then what the call gave as `extra`."""
-    given = {name: value for name, value in vars(record).items() if name not in _OWN}
-    names = {name: given.pop(name) for name in MESSAGE_FIELDS if name in given}
-    fields = {name: value for name, value in names.items() if value not in (None, "")} | given
+    extra = {name: value for name, value in vars(record).items() if name not in _OWN}
+    names = {name: extra.pop(name) for name in MESSAGE_FIELDS if name in extra}
+    fields = {name: value for name, value in names.items() if value not in (None, "")} | extra
     return {name: _safe_value(name, value) for name, value in fields.items()}
 
 
@@ -202,7 +202,7 @@ def configure(
     as_text = format == "text" or (format == "auto" and out.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     root = logging.getLogger()
-    for former in [one for one in root.handlers if isinstance(one, _Handler)]:
+    for former in [existing for existing in root.handlers if isinstance(existing, _Handler)]:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(number)

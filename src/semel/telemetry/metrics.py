@@ -240,7 +240,9 @@ class Metrics:
         families = []
         for name, about in COUNTERS.items():
             counts = [(queue.labels, queue.counted(name).value) for queue in queues]
-            families.append(exposition.counter(f"semel_{name}", about, [one for one in counts if one[0] or one[1]]))
+            families.append(
+                exposition.counter(f"semel_{name}", about, [sample for sample in counts if sample[0] or sample[1]])
+            )
         for name, (unit, _, about) in HISTOGRAMS.items():
             measured = [(queue.labels, queue.measured(name)) for queue in queues if queue.labels]
             families.append(exposition.histogram(f"semel_{name}_{unit}", about, measured))

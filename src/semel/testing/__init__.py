@@ -1,4 +1,4 @@
-"""What a user's own tests need: a broker in a thread, the manual clock, faults, an app driven by hand, crash points."""
+"""For users' own tests: a broker in a thread, a manual clock, faults, an app run step by step, crash points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel verify`: what a history of events shows: messages that were lost, doubled, reordered, or deleted too early."""
+"""`semel verify`: finds messages that were lost, doubled, reordered or deleted too early in a history of events."""
 
 from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent

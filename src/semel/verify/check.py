@@ -66,7 +66,7 @@ class _Judge:
         self._repeats_allowed = effects == "at-least-once"
         self._judged_until, self._limit = judged_until, limit
         self._logged = Completeness(self._all, logged, delete_after)
-        self._found: Counter[FindingKind] = Counter()
+        self._by_kind: Counter[FindingKind] = Counter()
         self._findings: dict[FindingKind, list[Finding]] = {kind: [] for kind in FindingKind}
         self._repeated = 0
         self._repeats: list[Finding] = []
@@ -92,7 +92,7 @@ class _Judge:
         unordered = [queue for (queue, _), keys in groups.items() if not self._reordered(keys)]
         return Verdict(
             findings=tuple(finding for findings in self._findings.values() for finding in findings),
-            found={kind: self._found[kind] for kind in FindingKind if self._found[kind]},
+            found={kind: self._by_kind[kind] for kind in FindingKind if self._by_kind[kind]},
             repeated=self._repeated,
             repeats=tuple(self._repeats),
             counts=self._counts(events),
@@ -101,7 +101,7 @@ class _Judge:
         )
 
     def _report(self, kind: FindingKind, history: KeyHistory, text: str, *evidence: HistoryEvent | None) -> None:
-        self._found[kind] += 1
+        self._by_kind[kind] += 1
         if len(self._findings[kind]) < self._limit:
             self._findings[kind].append(_finding(kind, history, text, *evidence))
 
@@ -222,13 +222,13 @@ class _Judge:
         )
 
     def _unchecked(self, unordered: list[str]) -> tuple[Unchecked, ...]:
-        found = [*self._logged.unchecked()]
+        unchecked = [*self._logged.unchecked()]
         reason = "its groups have neither sends nor sequence numbers"
-        found += [Unchecked(FindingKind.REORDERED, reason, queue) for queue in dict.fromkeys(unordered)]
-        return tuple(found)
+        unchecked += [Unchecked(FindingKind.REORDERED, reason, queue) for queue in dict.fromkeys(unordered)]
+        return tuple(unchecked)
 
     def _notes(self) -> tuple[str, ...]:
-        if not self._found[FindingKind.LOST] or any(key.presents for key in self._all):
+        if not self._by_kind[FindingKind.LOST] or any(key.presents for key in self._all):
             return ()
         return ("no event says what is in a queue at the end (present): all queues are taken to be empty then",)
 

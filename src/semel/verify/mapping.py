@@ -111,19 +111,19 @@ def parse(fields: str | None, words: str | None = None) -> HistoryMapping:
         return HistoryMapping(own().paths, words=known)
     paths: dict[str, Path] = {}
     constants: dict[str, str] = {}
-    for given, value in pairs("--map", fields):
-        name = _ALIASES.get(given, given)
+    for mapped, value in pairs("--map", fields):
+        name = _ALIASES.get(mapped, mapped)
         if name not in FIELDS:
             every = ", ".join(FIELDS)
-            raise MappingError(f"--map {given}=…: no such field{near(given, FIELDS)}; there are {every}")
+            raise MappingError(f"--map {mapped}=…: no such field{near(mapped, FIELDS)}; there are {every}")
         if name in paths or name in constants:
-            raise MappingError(f"--map {given}=…: given twice")
+            raise MappingError(f"--map {mapped}=…: given twice")
         if value.startswith((".", "$", "[")):
-            paths[name] = parse_path(given, value)
-        elif name in _CONSTANTS and (constant := unquoted(given, value)):
+            paths[name] = parse_path(mapped, value)
+        elif name in _CONSTANTS and (constant := unquoted(mapped, value)):
             constants[name] = constant
         else:
-            raise MappingError(f"--map {given}={value}: a path begins with a dot, as in {given}=.{value or 'field'}")
+            raise MappingError(f"--map {mapped}={value}: a path begins with a dot, as in {mapped}=.{value or 'field'}")
     if "id" not in paths and "key" not in paths:
         raise MappingError("--map: id=.path or key=.path is missing: what says which message a line is about")
     word = constants.get("event")
@@ -134,7 +134,7 @@ def parse(fields: str | None, words: str | None = None) -> HistoryMapping:
 
 def parse_words(text: str) -> dict[str, EventKind]:
     """The usual words and those of `--events`, which win."""
-    given: dict[str, EventKind] = {}
+    chosen: dict[str, EventKind] = {}
     for name, value in pairs("--events", text):
         if name not in tuple(EventKind):
             every = ", ".join(EventKind)
@@ -142,9 +142,9 @@ def parse_words(text: str) -> dict[str, EventKind]:
         for word in value.strip("\"'").split("|"):
             if not plain(word):
                 raise MappingError(f"--events {name}={value}: give words, as in {name}=charged|shipped")
-            if given.setdefault(plain(word), EventKind(name)) != name:
-                raise MappingError(f"--events: {plain(word)} cannot be both {given[plain(word)]} and {name}")
-    return {**DEFAULT_WORDS, **given}
+            if chosen.setdefault(plain(word), EventKind(name)) != name:
+                raise MappingError(f"--events: {plain(word)} cannot be both {chosen[plain(word)]} and {name}")
+    return {**DEFAULT_WORDS, **chosen}
 
 
 # Semel's attempt log. It has no sends: what the outbox sent is not all that was sent.

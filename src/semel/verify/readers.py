@@ -57,10 +57,10 @@ class BrokenLine:
 def find_files(paths: Sequence[str]) -> list[HistoryFile]:
     """The files at these paths, each once. `effect=PATH` says that all lines there are effects."""
     files: dict[str, HistoryFile] = {}
-    for given in paths:
-        word, mark, rest = given.partition("=")
+    for path in paths:
+        word, mark, rest = path.partition("=")
         kind = EventKind(word) if mark and word in tuple(EventKind) else None
-        for file in _files(rest if kind else given, kind):
+        for file in _files(rest if kind else path, kind):
             files.setdefault(file.path if file.path == STANDARD_INPUT else os.path.realpath(file.path), file)
     if any(file.is_parquet for file in files.values()):
         require("a history in Parquet", "pyarrow", extra="parquet")
@@ -77,10 +77,10 @@ def _files(path: str, kind: EventKind | None) -> Iterator[HistoryFile]:
             yield HistoryFile(path, kind, once=True)
             return
         raise HistoryError(f"{path}: no such file or folder")
-    elif not (found := sorted(_walk(path))):
+    elif not (names := sorted(_walk(path))):
         raise HistoryError(f"{path}: no history is there; looked for {', '.join((*LINES, '.gz of these', PARQUET[0]))}")
     else:
-        yield from (HistoryFile(file, kind, os.path.getsize(file)) for file in found)
+        yield from (HistoryFile(file, kind, os.path.getsize(file)) for file in names)
 
 
 def _walk(folder: str) -> Iterator[str]:

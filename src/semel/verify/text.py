@@ -42,8 +42,8 @@ def _headline(report: HistoryReport) -> str:
     verdict = report.verdict
     of = f"{_counted(verdict.counts.events, 'event')} of {_counted(verdict.counts.keys, 'key')}"
     if verdict.found:
-        found = ", ".join(f"{count:,} {_WORDS[kind]}" for kind, count in verdict.found.items())
-        return f"PROBLEMS in {of}: {found}"
+        problems = ", ".join(f"{count:,} {_WORDS[kind]}" for kind, count in verdict.found.items())
+        return f"PROBLEMS in {of}: {problems}"
     if report.unreadable:
         return f"INCOMPLETE: nothing found in {of}, but {_counted(report.unreadable, 'line')} could not be read"
     nowhere = {unchecked.check for unchecked in verdict.unchecked if not unchecked.queue}

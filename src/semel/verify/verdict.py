@@ -33,9 +33,9 @@ class Finding:
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        found = {"kind": self.kind.value, "key": self.key, "queue": self.queue, "message": self.message}
+        fields = {"kind": self.kind.value, "key": self.key, "queue": self.queue, "message": self.message}
         return {
-            **{name: value for name, value in found.items() if value},
+            **{name: value for name, value in fields.items() if value},
             "text": self.text,
             "evidence": [msgspec.to_builtins(event) for event in self.evidence],
         }

@@ -95,7 +95,7 @@ class TestALostAnswer:
         assert wire.lost == 1
         assert ask(ledger, "order-lost") == Done("order-lost", Status.DONE, b"shipped")
 
-    def test_to_an_extension_and_to_a_note_is_healed_too(self, ledger: Ledger, wire: Lossy) -> None:
+    def test_to_an_extension_and_to_a_step_does_no_harm_either(self, ledger: Ledger, wire: Lossy) -> None:
         claim = win(ledger, "order-lost").claim
         wire.lose(b"order-lost")
         assert ledger.extend([claim], LEASE) == [True]

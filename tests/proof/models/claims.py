@@ -31,7 +31,7 @@ from semel.ledger.contract import Done, Held, Status, Won
 VISIBLE, HIDDEN, DELETED = "visible", "hidden", "deleted"  # or the name of the worker that has it in flight
 AT_WORK: Final = frozenset({State.WORKING, State.LOST_AT_WORK})
 _A = Action
-_LOCAL: Final = frozenset({_A.TELL, _A.STOP_BEAT, _A.END})  # nobody but the worker itself can see these
+_LOCAL: Final = frozenset({_A.NOTIFY_LOST, _A.STOP_BEAT, _A.END})  # nobody but the worker itself can see these
 _MOVES: Final = frozenset({_A.DELETE, _A.HIDE_FOR_LEASE, _A.HIDE_FOR_RETRY, _A.SHOW})
 
 

@@ -67,7 +67,7 @@ class QueriesWorld(SparkWorld):
         self.at_rest = len(self.resting) == 2 and self.calm
 
     def check_end(self) -> None:
-        """What the query that was refused had in hand is in the log or in the queue."""
+        """What the query that was refused had received is in the log or in the queue."""
         rest = self.keys_in_queue().union(*self.bucket.sealed.values(), self.checks.committed)
         for key in sorted(self.checks.accepted - rest):
             self.simulator.violate("lost", f"{key} is in no table, no segment and no queue")

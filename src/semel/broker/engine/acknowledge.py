@@ -1,4 +1,4 @@
-"""DeleteMessage and ChangeMessageVisibility, singly and in batches: what each fate of a receipt handle means."""
+"""DeleteMessage and ChangeMessageVisibility, singly and in batches: which receipt handles still count."""
 
 from __future__ import annotations
 

@@ -65,22 +65,22 @@ def _file(name: str) -> Path:
     return Path(options.some_text(name))
 
 
-def _delete(given: argparse.Namespace) -> int:
-    confirm.check_terminal(given, "delete")
-    selected = selection.selection(given) | {"receive": given.receive}
-    with open_service(given) as service:
-        info = selection.dead_letter_queue(service, given)
+def _delete(args: argparse.Namespace) -> int:
+    confirm.check_terminal(args, "delete")
+    selected = selection.selection(args) | {"receive": args.receive}
+    with open_service(args) as service:
+        info = selection.dead_letter_queue(service, args)
         address = service.address(info)
         impact: Impact | None = None
-        if not given.yes or service.remote:
-            impact = service.impact(given.queue, **selected)
+        if not args.yes or service.remote:
+            impact = service.impact(args.queue, **selected)
             if not impact.count:
                 print(f"none of the {impact.scanned:,} messages in {info.name} match; nothing was deleted")
                 return ExitCode.OK
-        if given.yes or impact is None:
-            if not given.quiet:
+        if args.yes or impact is None:
+            if not args.quiet:
                 which = (
-                    selection.described(info, given)
+                    selection.described(info, args)
                     if impact is None
                     else f"{output.counted(impact.count, 'message')} in {info.name}"
                 )
@@ -90,8 +90,8 @@ def _delete(given: argparse.Namespace) -> int:
             if not confirm.typed(info.name, "delete them"):
                 return ExitCode.FAILED
         shown = None if impact is None else impact.shown
-        job = service.delete(given.queue, snapshot=given.snapshot, shown=shown, any_queue=given.any_queue, **selected)
-        code = finish(service, job, given)
+        job = service.delete(args.queue, snapshot=args.snapshot, shown=shown, any_queue=args.any_queue, **selected)
+        code = finish(service, job, args)
         if impact is not None and not impact.complete:
             output.notes("not all messages of the queue were read; those that were not are still there")
         return code
@@ -128,16 +128,16 @@ def _add_restore(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _restore(given: argparse.Namespace) -> int:
-    path = Path(given.file)
+def _restore(args: argparse.Namespace) -> int:
+    path = Path(args.file)
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
-    with open_service(given) as service:
-        if not given.quiet:
-            for name, count in _queues_in(path, given.to or "").items():
+    with open_service(args) as service:
+        if not args.quiet:
+            for name, count in _queues_in(path, args.to or "").items():
                 print(f"restore {output.counted(count, 'message')} into {output.one_line(name)}", file=sys.stderr)
                 print(f"  at {service.address(service.queue(name))}", file=sys.stderr)
-        return finish(service, service.restore(path, given.to or ""), given)
+        return finish(service, service.restore(path, args.to or ""), args)
 
 
 def _queues_in(path: Path, to: str) -> Counter[str]:

@@ -53,20 +53,20 @@ def add_to(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _edit(given: argparse.Namespace) -> int:
+def _edit(args: argparse.Namespace) -> int:
     from semel.dlq.edit import Key
 
-    key: str | Key = Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key
-    confirm.check_terminal(given, "send")
-    with _Draft(given) as draft, open_service(given) as service:
-        info = selection.dead_letter_queue(service, given)
-        message = service.message(given.queue, given.id, receive=given.receive)
-        wanted = _wanted(message, key, given, draft)
+    key: str | Key = Key.KEEP if args.new_key is None else Key.NEW if args.new_key == "auto" else args.new_key
+    confirm.check_terminal(args, "send")
+    with _Draft(args) as draft, open_service(args) as service:
+        info = selection.dead_letter_queue(service, args)
+        message = service.message(args.queue, args.id, receive=args.receive)
+        wanted = _wanted(message, key, args, draft)
         if wanted is None:
             print("nothing was changed, and nothing was sent")
             return ExitCode.OK
-        to = wanted.to or given.to or ""
-        if not given.yes:
+        to = wanted.to or args.to or ""
+        if not args.yes:
             target = output.one_line(to or message.source or "its source queue")
             print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {output.one_line(_key_text(message, key))}")
             print(f"send 1 message to {target}, and delete it from {info.name}\n  at {service.address(info)}")
@@ -74,19 +74,19 @@ def _edit(given: argparse.Namespace) -> int:
                 print("nothing was sent")
                 return ExitCode.FAILED
         resent = service.resend(
-            given.queue,
+            args.queue,
             message.id,
             body=wanted.body,
             attributes=wanted.attributes,
-            group=given.group if given.group is not None else wanted.group,
+            group=args.group if args.group is not None else wanted.group,
             key=key,
             to=to,
-            any_queue=given.any_queue,
-            receive=given.receive,
+            any_queue=args.any_queue,
+            receive=args.receive,
         )
         draft.sent = True
     with_key = f", key {output.one_line(resent.key)}" if resent.key else ""
-    output.show(given, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
+    output.show(args, resent, lambda: f"sent to {resent.queue} as {resent.message_id}{with_key}")
     output.notes(*resent.notes)
     return ExitCode.OK if resent.deleted else ExitCode.FAILED
 
@@ -97,19 +97,19 @@ def _key_text(message: DeadLetterMessage, key: str | Key) -> str:
     return "a new one" if key.value == "new" else f"{message.key or 'none'} (kept)"
 
 
-def _wanted(message: DeadLetterMessage, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
+def _wanted(message: DeadLetterMessage, key: str | Key, args: argparse.Namespace, draft: _Draft) -> Wanted | None:
     """What is to be different in the copy; None if nothing is."""
     from semel.dlq.edit import EditError, Wanted, read_document
 
-    to = given.to or ""
-    if given.body is not None:
-        return Wanted(_content("--body", given.body), None, given.group, key, to)
-    if given.file is None:
-        return _edited(message, key, given, draft)
+    to = args.to or ""
+    if args.body is not None:
+        return Wanted(_content("--body", args.body), None, args.group, key, to)
+    if args.file is None:
+        return _edited(message, key, args, draft)
     try:
-        return read_document(_content("--file", given.file), message, key, to)
+        return read_document(_content("--file", args.file), message, key, to)
     except EditError as error:
-        raise EditError(f"--file {given.file}: {error}; nothing was sent") from None
+        raise EditError(f"--file {args.file}: {error}; nothing was sent") from None
 
 
 def _content(name: str, file: str) -> str:
@@ -126,9 +126,9 @@ class _Draft:
     """The editor's file. It is removed once it was sent, or if nothing was changed in it. Else it is kept, whatever
     ended the command, and the way to go on with it is printed."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         self.sent = False
-        self._given = given
+        self._args = args
         self._path: Path | None = None
         self._before = ""
 
@@ -154,28 +154,28 @@ class _Draft:
                 print(f"  {shlex.join(self._command())}", file=sys.stderr)
 
     def _command(self) -> list[str]:
-        given, words = self._given, ["semel", "dlq", "edit", self._given.queue, self._given.id]
+        args, words = self._args, ["semel", "dlq", "edit", self._args.queue, self._args.id]
         words += ["--file", str(self._path)]
         for name in ("to", "new_key", "group", "ledger", "endpoint_url", "region", "profile", "dashboard"):
-            value = getattr(given, name)
-            if value and name not in given.environment:
+            value = getattr(args, name)
+            if value and name not in args.environment:
                 words += [f"--{name.replace('_', '-')}", value]
         return words
 
 
-def _edited(message: DeadLetterMessage, key: str | Key, given: argparse.Namespace, draft: _Draft) -> Wanted | None:
+def _edited(message: DeadLetterMessage, key: str | Key, args: argparse.Namespace, draft: _Draft) -> Wanted | None:
     """Opens the editor, and again while what was saved cannot be read and the user wants to correct it."""
     from semel.dlq.edit import EditError, document, read_document
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    to = given.to or ""
+    to = args.to or ""
     path = draft.open(message, document(message, to))
     while True:
         _run_editor(editor, path)
         try:
             return read_document(path.read_text(encoding="utf-8"), message, key, to)
         except (EditError, UnicodeDecodeError) as error:
-            again = sys.stdin.isatty() and not given.yes
+            again = sys.stdin.isatty() and not args.yes
             if not again or not confirm.agreed(f"{output.one_line(str(error))}\nOpen the editor again?"):
                 raise EditError(f"message {message.id}: {error}; nothing was sent") from None
 

@@ -44,13 +44,13 @@ def _add_queues(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _queues(given: argparse.Namespace) -> int:
+def _queues(args: argparse.Namespace) -> int:
     now = time.time()
-    with open_service(given) as service:
+    with open_service(args) as service:
         queues = service.queues()
-        if given.sample:
-            queues = [sampled(service, info, now, given.receive) for info in queues]
-    output.show(given, queues, lambda: _queue_table(queues, now))
+        if args.sample:
+            queues = [sampled(service, info, now, args.receive) for info in queues]
+    output.show(args, queues, lambda: _queue_table(queues, now))
     return 0
 
 
@@ -125,25 +125,25 @@ def add_page(parser: Any) -> None:
     options.add(parser, "--receive")
 
 
-def _list(given: argparse.Namespace) -> int:
-    return show_messages(given, dead_letters=True)
+def _list(args: argparse.Namespace) -> int:
+    return show_messages(args, dead_letters=True)
 
 
-def show_messages(given: argparse.Namespace, *, dead_letters: bool) -> int:
+def show_messages(args: argparse.Namespace, *, dead_letters: bool) -> int:
     """A page of messages of any queue."""
     now = time.time()
-    with open_service(given) as service:
+    with open_service(args) as service:
         page = service.messages(
-            given.queue, given.where, given.limit, given.after, bodies=given.bodies, receive=given.receive
+            args.queue, args.where, args.limit, args.after, bodies=args.bodies, receive=args.receive
         )
-    if given.output != "table":
-        output.print_json(page if given.output == "json" else page.messages, given.output)
+    if args.output != "table":
+        output.print_json(page if args.output == "json" else page.messages, args.output)
     elif page.messages:
         print(_message_table(page.messages, now) if dead_letters else body_table(page.messages, now))
         if page.next:
             print(f"\nmore: --after {page.next}, or a larger --limit")
     else:
-        print(_none(given.queue, page.scanned))
+        print(_none(args.queue, page.scanned))
     output.notes(*page.notes, str(page.cost))
     return 0
 
@@ -157,14 +157,14 @@ def _none(queue: str, scanned: int) -> str:
 def _message_table(messages: Sequence[DeadLetterMessage], now: float) -> str:
     rows = [
         (
-            one.id,
-            output.duration(now - one.sent) if one.sent else "?",
-            str(one.receives),
-            one.key or "-",
-            one.source or "?",
-            one.why[:300],
+            message.id,
+            output.duration(now - message.sent) if message.sent else "?",
+            str(message.receives),
+            message.key or "-",
+            message.source or "?",
+            message.why[:300],
         )
-        for one in messages
+        for message in messages
     ]
     heads = ("ID", "AGE", "RECEIVES", "KEY", "SOURCE", "ERROR")
     return output.table(heads, rows, right=("AGE", "RECEIVES"), optional=("SOURCE", "RECEIVES", "KEY"))
@@ -173,14 +173,14 @@ def _message_table(messages: Sequence[DeadLetterMessage], now: float) -> str:
 def body_table(messages: Sequence[DeadLetterMessage], now: float) -> str:
     rows = [
         (
-            one.id,
-            output.duration(now - one.sent) if one.sent else "?",
-            str(one.receives),
-            one.state.replace("_", " ") or "received",
-            output.size(one.body_bytes),
-            one.body[:300],
+            message.id,
+            output.duration(now - message.sent) if message.sent else "?",
+            str(message.receives),
+            message.state.replace("_", " ") or "received",
+            output.size(message.body_bytes),
+            message.body[:300],
         )
-        for one in messages
+        for message in messages
     ]
     heads = ("ID", "AGE", "RECEIVES", "STATE", "SIZE", "BODY")
     return output.table(heads, rows, right=("AGE", "RECEIVES", "SIZE"), optional=("SIZE", "RECEIVES", "STATE"))
@@ -204,21 +204,21 @@ def _add_groups(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _groups(given: argparse.Namespace) -> int:
+def _groups(args: argparse.Namespace) -> int:
     now = time.time()
-    with open_service(given) as service:
-        grouped = service.groups(given.queue, given.where, receive=given.receive)
-    if given.output != "table":
-        output.print_json(grouped if given.output == "json" else grouped.groups, given.output)
+    with open_service(args) as service:
+        grouped = service.groups(args.queue, args.where, receive=args.receive)
+    if args.output != "table":
+        output.print_json(grouped if args.output == "json" else grouped.groups, args.output)
     elif grouped.groups:
         print(group_table(grouped.groups, now))
         print(
             f"\n{grouped.matched:,} of {output.counted(grouped.scanned, 'message')}, "
             f"{output.counted(len(grouped.groups), 'error')}"
         )
-        print(f"one group:  semel dlq list {given.queue} --where '{grouped.groups[0].where}'")
+        print(f"one group:  semel dlq list {args.queue} --where '{grouped.groups[0].where}'")
     else:
-        print(_none(given.queue, grouped.scanned))
+        print(_none(args.queue, grouped.scanned))
     output.notes(*grouped.notes, str(grouped.cost))
     return 0
 
@@ -226,13 +226,13 @@ def _groups(given: argparse.Namespace) -> int:
 def group_table(groups: Sequence[ErrorGroup], now: float) -> str:
     rows = [
         (
-            f"{one.count:,}",
-            f"{output.duration(now - one.first)} ago",
-            f"{output.duration(now - one.last)} ago",
-            one.fingerprint,
-            one.shape,
+            f"{group.count:,}",
+            f"{output.duration(now - group.first)} ago",
+            f"{output.duration(now - group.last)} ago",
+            group.fingerprint,
+            group.shape,
         )
-        for one in groups
+        for group in groups
     ]
     heads = ("COUNT", "FIRST SENT", "LAST SENT", "FINGERPRINT", "ERROR")
     return output.table(heads, rows, right=heads[:3], optional=("FIRST SENT",))
@@ -265,13 +265,13 @@ def _add_show(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _show(given: argparse.Namespace) -> int:
+def _show(args: argparse.Namespace) -> int:
     now = time.time()
-    with open_service(given) as service:
-        page = service.find(given.queue, given.id, receive=given.receive)
+    with open_service(args) as service:
+        page = service.find(args.queue, args.id, receive=args.receive)
     (message,) = page.messages
-    if not given.body:
-        output.show(given, message, lambda: _details(message, now))
+    if not args.body:
+        output.show(args, message, lambda: _details(message, now))
     elif sys.stdout.isatty():
         print("\n".join(output.one_line(line) for line in message.body.split("\n")))
     else:
@@ -339,24 +339,24 @@ def _add_export(actions: Any) -> None:
     add_places(parser)
 
 
-def _export(given: argparse.Namespace) -> int:
-    path = None if given.file == "-" else Path(given.file)
-    if path is not None and path.exists() and not given.force:
+def _export(args: argparse.Namespace) -> int:
+    path = None if args.file == "-" else Path(args.file)
+    if path is not None and path.exists() and not args.force:
         raise UsageError(f"{path} exists; add --force to replace it")
-    with open_service(given) as service:
-        selection.dead_letter_queue(service, given)
+    with open_service(args) as service:
+        selection.dead_letter_queue(service, args)
         try:
             done = service.export(
-                given.queue,
+                args.queue,
                 to=path or sys.stdout.buffer,
-                any_queue=given.any_queue,
-                receive=given.receive,
-                **selection.selection(given),
+                any_queue=args.any_queue,
+                receive=args.receive,
+                **selection.selection(args),
             )
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise SemelError(f"{given.file} cannot be written: {error.strerror or error}") from None
+            raise SemelError(f"{args.file} cannot be written: {error.strerror or error}") from None
     sys.stdout.flush()
     where = f"to {path}" if path else "to standard output"
     print(f"wrote {output.counted(done.count, 'message')} {where}", file=sys.stderr)

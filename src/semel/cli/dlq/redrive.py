@@ -85,31 +85,31 @@ def _add_ways(group: Any) -> None:
     option(group, "--threads N", "threads that send", type=options.at_least(1), default=16)
 
 
-def _redrive(given: argparse.Namespace) -> int:
+def _redrive(args: argparse.Namespace) -> int:
     from semel.dlq.filter import parser as filters
     from semel.dlq.redrive.plan import Engine, RedrivePlan
 
-    filters.parse(given.where or "")
+    filters.parse(args.where or "")
     plan = RedrivePlan(
-        queue=given.queue,
-        where=given.where or "",
-        ids=tuple(given.id or ()),
-        all=given.all,
-        any_queue=given.any_queue,
-        limit=given.limit,
-        to=given.to or "",
-        rate=given.rate,
-        dry_run=given.dry_run,
-        canary=given.canary,
-        canary_wait=given.canary_wait,
-        stop_after_failures=given.stop_after,
-        engine=Engine(given.engine),
-        threads=given.threads,
+        queue=args.queue,
+        where=args.where or "",
+        ids=tuple(args.id or ()),
+        all=args.all,
+        any_queue=args.any_queue,
+        limit=args.limit,
+        to=args.to or "",
+        rate=args.rate,
+        dry_run=args.dry_run,
+        canary=args.canary,
+        canary_wait=args.canary_wait,
+        stop_after_failures=args.stop_after,
+        engine=Engine(args.engine),
+        threads=args.threads,
     )
-    with open_service(given) as service:
-        info = selection.dead_letter_queue(service, given)
-        if not given.quiet:
-            to = f" to {given.to}" if given.to else ""
-            print(f"redrive {output.one_line(selection.described(info, given) + to)}", file=sys.stderr)
+    with open_service(args) as service:
+        info = selection.dead_letter_queue(service, args)
+        if not args.quiet:
+            to = f" to {args.to}" if args.to else ""
+            print(f"redrive {output.one_line(selection.described(info, args) + to)}", file=sys.stderr)
             print(f"  at {service.address(info)}", file=sys.stderr)
-        return finish(service, service.redrive(plan, receive=given.receive), given)
+        return finish(service, service.redrive(plan, receive=args.receive), args)

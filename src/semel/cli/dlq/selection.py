@@ -41,10 +41,10 @@ def add_filter(parser: Any) -> None:
 def add_selection(parser: argparse.ArgumentParser, *, limit: bool = False) -> None:
     """For commands that act: exactly one of --where, --id, --all."""
     group = parser.add_argument_group("messages (one of --where, --id, --all)")
-    one = group.add_mutually_exclusive_group(required=True)
-    option(one, "--where FILTER", "messages that match the filter", env="never")
-    option(one, "--id ID", "the message with this id; may be repeated", env="never", type=_ids, action="extend")
-    option(one, "--all", "all messages of the queue", env="never")
+    choice = group.add_mutually_exclusive_group(required=True)
+    option(choice, "--where FILTER", "messages that match the filter", env="never")
+    option(choice, "--id ID", "the message with this id; may be repeated", env="never", type=_ids, action="extend")
+    option(choice, "--all", "all messages of the queue", env="never")
     if limit:
         option(group, "--limit N", "of these, the first N only", env="never", type=options.at_least(1))
     else:
@@ -60,27 +60,27 @@ def _ids(text: str) -> list[str]:
     return [id.strip() for id in ids]
 
 
-def selection(given: argparse.Namespace) -> dict[str, Any]:
+def selection(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of the service's methods."""
-    return {"where": given.where, "ids": given.id, "all": given.all}
+    return {"where": args.where, "ids": args.id, "all": args.all}
 
 
-def described(info: DeadLetterQueue, given: argparse.Namespace) -> str:
+def described(info: DeadLetterQueue, args: argparse.Namespace) -> str:
     """Which messages, as far as that is known before they are read."""
-    if given.id:
-        text = f"{len(given.id):,} by id, of {info.depth:,} messages in {info.name}"
-    elif given.where:
+    if args.id:
+        text = f"{len(args.id):,} by id, of {info.depth:,} messages in {info.name}"
+    elif args.where:
         text = f"messages that match, of {info.depth:,} in {info.name}"
     else:
         text = f"all {info.depth:,} messages in {info.name}"
-    return f"{text}, {given.limit:,} at most" if getattr(given, "limit", None) else text
+    return f"{text}, {args.limit:,} at most" if getattr(args, "limit", None) else text
 
 
-def dead_letter_queue(service: Service, given: argparse.Namespace) -> DeadLetterQueue:
+def dead_letter_queue(service: Service, args: argparse.Namespace) -> DeadLetterQueue:
     """The queue, if it is some queue's dead-letter queue or --any-queue is given."""
     from semel.dlq.queues import not_dead_letter_queue
 
-    info = service.queue(given.queue)
-    if not info.sources and not given.any_queue:
+    info = service.queue(args.queue)
+    if not info.sources and not args.any_queue:
         raise UsageError(f"{not_dead_letter_queue(info.name)}; add --any-queue if that is what you want")
     return info

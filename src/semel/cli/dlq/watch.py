@@ -68,74 +68,74 @@ def add_to(actions: Any) -> None:
     options.add_output(parser)
 
 
-def _watch(given: argparse.Namespace) -> int:
+def _watch(args: argparse.Namespace) -> int:
     from semel.dlq import watch as watching
     from semel.state_folder import state_folder
 
-    if given.webhook:
+    if args.webhook:
         try:
-            watching.check_webhook(given.webhook)
+            watching.check_webhook(args.webhook)
         except SemelError as error:
             raise UsageError(str(error)) from None
-    with _stopped_by_signals() as stopped, open_service(given) as service:
-        queues = _queues(service, given)  # a name that does not exist is an error now, and only now
-        channels = _channels(given, state_folder(), service.endpoint)
-        if given.ignore_existing:
+    with _stopped_by_signals() as stopped, open_service(args) as service:
+        queues = _queues(service, args)  # a name that does not exist is an error now, and only now
+        channels = _channels(args, state_folder(), service.endpoint)
+        if args.ignore_existing:
             for channel in channels:
                 channel.watch.ignore_existing(queues)
-        _begin(given, queues)
+        _begin(args, queues)
         while True:
             for channel in channels:
                 channel.check(queues, time.time())
             alarms = any(channel.pending for channel in channels)
             for channel in channels:
                 if problem := channel.deliver():
-                    again = "the next run delivers it" if given.once else "it is retried at the next poll"
+                    again = "the next run delivers it" if args.once else "it is retried at the next poll"
                     print(f"semel: {output.one_line(problem)}; {again}", file=sys.stderr, flush=True)
-            if given.once or (given.exit and alarms):
+            if args.once or (args.exit and alarms):
                 return ExitCode.FOUND if alarms else ExitCode.OK
-            if stopped.wait(given.interval):
+            if stopped.wait(args.interval):
                 return ExitCode.OK
-            queues = _again(service, given)
+            queues = _again(service, args)
 
 
-def _channels(given: argparse.Namespace, folder: Path, endpoint: str) -> list[AlarmChannel]:
+def _channels(args: argparse.Namespace, folder: Path, endpoint: str) -> list[AlarmChannel]:
     from semel.dlq import watch as watching
 
     def show(alarm: Alarm) -> str:
-        _show(alarm, given)
+        _show(alarm, args)
         return ""
 
     places: list[tuple[str, Callable[[Alarm], str]]] = [("output", show)]
-    if given.webhook:
-        places.append((f"webhook {given.webhook}", lambda alarm: watching.post(alarm, given.webhook)))
-    if given.command:
-        places.append((f"exec {given.command}", lambda alarm: watching.execute(alarm, given.command)))
+    if args.webhook:
+        places.append((f"webhook {args.webhook}", lambda alarm: watching.post(alarm, args.webhook)))
+    if args.command:
+        places.append((f"exec {args.command}", lambda alarm: watching.execute(alarm, args.command)))
     return [
-        watching.AlarmChannel(folder, endpoint, name, deliver, before=given.expires_within) for name, deliver in places
+        watching.AlarmChannel(folder, endpoint, name, deliver, before=args.expires_within) for name, deliver in places
     ]
 
 
-def _queues(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
-    queues = [service.queue(name) for name in given.queue] if given.queue else service.queues()
+def _queues(service: Service, args: argparse.Namespace) -> list[DeadLetterQueue]:
+    queues = [service.queue(name) for name in args.queue] if args.queue else service.queues()
     now = time.time()
-    return [sampled(service, info, now, given.receive) for info in queues] if given.sample else queues
+    return [sampled(service, info, now, args.receive) for info in queues] if args.sample else queues
 
 
-def _again(service: Service, given: argparse.Namespace) -> list[DeadLetterQueue]:
+def _again(service: Service, args: argparse.Namespace) -> list[DeadLetterQueue]:
     """An endpoint that does not answer for a while is no reason to exit."""
     try:
-        return _queues(service, given)
+        return _queues(service, args)
     except SemelError as error:
         print(f"semel: {output.one_line(str(error))}", file=sys.stderr, flush=True)
         return []
 
 
-def _begin(given: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None:
-    if given.once or given.output != "table":
+def _begin(args: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None:
+    if args.once or args.output != "table":
         return
     depth = output.counted(sum(info.depth for info in queues), "message")
-    every = output.duration(given.interval)
+    every = output.duration(args.interval)
     print(f"watching {output.counted(len(queues), 'queue')} with {depth}, every {every}", file=sys.stderr)
     unknown = [info.name for info in queues if info.depth and info.first_expires is None]
     if unknown:
@@ -144,8 +144,8 @@ def _begin(given: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None
         )
 
 
-def _show(alarm: Alarm, given: argparse.Namespace) -> None:
-    if given.output != "table":
+def _show(alarm: Alarm, args: argparse.Namespace) -> None:
+    if args.output != "table":
         output.print_json(alarm, "jsonl")  # as they come: an array would never end
     else:
         bell = "\a" if sys.stdout.isatty() else ""

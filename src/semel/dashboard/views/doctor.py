@@ -119,12 +119,12 @@ class DoctorJob:
                 engine="duckdb",
             )
             try:
-                return diagnose(request, say=self._set_step, now=self._clock()), None
+                return diagnose(request, on_progress=self._set_step, now=self._clock()), None
             except Exception as error:
                 if not request.logs:
                     raise
                 problem = f"The attempt log was not read: {_reason(error).removeprefix('--log ')}"
-                return diagnose(replace(request, logs=()), say=self._set_step, now=self._clock()), problem
+                return diagnose(replace(request, logs=()), on_progress=self._set_step, now=self._clock()), problem
 
     def _metrics(self, folder: Path) -> tuple[str, ...]:
         """The broker's history as a file, which is how the doctor reads metrics."""

@@ -61,11 +61,11 @@ def _look_at(client: Client, name: str, notes: list[str]) -> QueueState | None:
     state = _state(queue, attributes)
     policy = _policy(attributes, "RedrivePolicy")
     arn = policy.get("deadLetterTargetArn")
-    letters = _dead_letters(client, queue, str(arn), notes) if arn else None
+    dlq = _dead_letters(client, queue, str(arn), notes) if arn else None
     receives = str(policy.get("maxReceiveCount", ""))
     return replace(
         state,
-        dead_letters=letters,
+        dead_letters=dlq,
         max_receives=int(receives) if receives.isdigit() else None,
         sources=tuple(_sources(queue, notes) or ()),
     )
@@ -141,11 +141,11 @@ def _dead_letters(client: Client, source: Queue, arn: str, notes: list[str]) -> 
 
 
 def _sources(queue: Queue, notes: list[str]) -> list[str] | None:
-    """Names of the queues whose dead letters come here; None if that may not be asked."""
+    """Names of the queues whose dead-letter messages come here; None if that may not be asked."""
     try:
         return [name_of(url) for page in _source_pages(queue) for url in page]
     except SqsError as error:
-        notes.append(f"queue {queue.name}: the queues that use it for dead letters are not known: {error}")
+        notes.append(f"queue {queue.name}: the queues that use it as dead-letter queue are not known: {error}")
         return None
 
 

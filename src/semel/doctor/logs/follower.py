@@ -136,8 +136,8 @@ class LogFollower:
             position.read, position.lines = 0, 0
         if position.is_first_look and size - position.read > SEARCHED:
             position.read = self._search(stream, size)
-        settled = position.size == size and not is_open
-        end = size if settled else _end_of_lines(stream, position.read, size)
+        is_complete = position.size == size and not is_open
+        end = size if is_complete else _end_of_lines(stream, position.read, size)
         begin, position.read, position.size, position.is_first_look = position.read, end, size, False
         stream.seek(begin)
         for text in split(_Range(stream, end), position.lines + 1):

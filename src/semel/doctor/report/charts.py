@@ -21,7 +21,7 @@ from semel.doctor.wording import count, share
 WIDTH: Final = 460
 LEFT: Final = 50.0
 RIGHT: Final = 446.0
-LETTER: Final = 6.6  # about the width of one
+CHARACTER: Final = 6.6  # about the width of one
 _MOST_REPLAYS: Final = 9
 _ROUND_TIMES: Final = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 43_200.0, 864_000.0)
 
@@ -72,7 +72,7 @@ def _durations(scale: Scale, bottom: float) -> Markup:
         if scale.low <= value <= scale.high:
             x, words = scale(value), duration(value)
             parts.append(line(x, bottom, x, bottom + 4, "axis"))
-            if x - last > (len(words) + 3) * LETTER:
+            if x - last > (len(words) + 3) * CHARACTER:
                 parts.append(label(x, bottom + 17, words, anchor="middle"))
                 last = x
     return Markup().join(parts)
@@ -93,13 +93,13 @@ def _legend(items: Sequence[tuple[str, str]], y: float) -> Markup:
     parts, x = [], LEFT
     for style, word in items:
         parts += [line(x, y - 4, x + 20, y - 4, style), label(x + 25, y, word)]
-        x += 25 + len(word) * LETTER + 16
+        x += 25 + len(word) * CHARACTER + 16
     return Markup().join(parts)
 
 
 def _marker(x: float, top: float, bottom: float, y: float, words: str, styles: tuple[str, str]) -> Markup:
     """An upright line with its words on the right, or on the left where there is no room."""
-    right = x + 5 + len(words) * LETTER <= RIGHT
+    right = x + 5 + len(words) * CHARACTER <= RIGHT
     text = label(x + 5 if right else x - 5, y, words, styles[1], "start" if right else "end")
     return line(x, top, x, bottom, styles[0]) + text
 
@@ -329,8 +329,8 @@ def timeline(duplicate: Duplicate, timeout: float | None) -> Markup:
         words = f"receive {receive}" if receive is not None else "delivery"
         words += f", {clean(worker, 24)}" if worker else ""
         outcome = clean(max(steps)[1], 20)
-        size = (len(outcome) + 1) * LETTER
-        parts.append(label(max(0, min(first, RIGHT - len(words) * LETTER)), y, words))
+        size = (len(outcome) + 1) * CHARACTER
+        parts.append(label(max(0, min(first, RIGHT - len(words) * CHARACTER)), y, words))
         parts.append(box(first, y + 6, max(last - first, 3), 14, "good" if receive in (None, 1) else "bad"))
         if last + 6 + size < RIGHT:
             parts.append(label(last + 5, y + 17, outcome))

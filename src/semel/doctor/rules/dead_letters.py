@@ -42,8 +42,8 @@ def none(case: Case) -> Observation | None:
     remedy="a maxReceiveCount of 5",
 )
 def few_receives(case: Case) -> Observation | None:
-    state, letters, name = _dead_letters(case)
-    if state is None or letters is None or state.max_receives is None or state.max_receives >= _FEWEST_RECEIVES:
+    state, dlq, name = _dead_letters(case)
+    if state is None or dlq is None or state.max_receives is None or state.max_receives >= _FEWEST_RECEIVES:
         return None
     receives, why = recommendations.max_receives(case)
     return Observation(
@@ -69,26 +69,26 @@ def few_receives(case: Case) -> Observation | None:
     remedy="14 days for the dead-letter queue, less for the source",
 )
 def dead_letter_retention(case: Case) -> Observation | None:
-    state, letters, name = _dead_letters(case)
-    if state is None or letters is None or letters.retention is None:
+    state, dlq, name = _dead_letters(case)
+    if state is None or dlq is None or dlq.retention is None:
         return None
-    if state.fifo or letters.retention > state.retention:
+    if state.fifo or dlq.retention > state.retention:
         return None
-    is_longest = letters.retention == recommendations.MAX_RETENTION
+    is_longest = dlq.retention == recommendations.MAX_RETENTION
     source = recommendations.retention_remedy(case, state)
     if source is None and is_longest:
         source = Remedy(f"Shorten the retention of {case.queue} when its backlog is processed.")
     return Observation(
         observed=(
-            f"{name} keeps messages for {duration(letters.retention)}, {case.queue} for {duration(state.retention)}."
+            f"{name} keeps messages for {duration(dlq.retention)}, {case.queue} for {duration(state.retention)}."
         ),
         why=(
             "On a Standard queue a dead-letter message keeps the time at which it was first sent: SQS deletes an old "
             "one as soon as it arrives."
         ),
         remedy=remedies.joined(recommendations.dead_letter_retention_remedy(state), source),
-        severity=None if letters.retention < state.retention else Severity.INFO if is_longest else Severity.WARNING,
-        figures={"retention": state.retention, "dead_letter_retention": letters.retention},
+        severity=None if dlq.retention < state.retention else Severity.INFO if is_longest else Severity.WARNING,
+        figures={"retention": state.retention, "dead_letter_retention": dlq.retention},
     )
 
 
@@ -100,12 +100,12 @@ def dead_letter_retention(case: Case) -> Observation | None:
     remedy="create that queue",
 )
 def missing(case: Case) -> Observation | None:
-    state, letters, name = _dead_letters(case)
-    if state is None or letters is None or letters.exists is not False:
+    state, dlq, name = _dead_letters(case)
+    if state is None or dlq is None or dlq.exists is not False:
         return None
     keeps = {"MessageRetentionPeriod": limits.MAX_RETENTION}
     return Observation(
-        observed=f"The redrive policy names {letters.arn}, and that queue does not exist.",
+        observed=f"The redrive policy names {dlq.arn}, and that queue does not exist.",
         why="Messages that have used up their receives cannot be moved: they come back until their retention ends.",
         remedy=Remedy(
             text=f"Create the queue {name}, or name another one in the redrive policy.",
@@ -123,15 +123,15 @@ def missing(case: Case) -> Observation | None:
     remedy="a dead-letter queue that matches",
 )
 def mismatch(case: Case) -> Observation | None:
-    state, letters, name = _dead_letters(case)
-    if state is None or letters is None:
+    state, dlq, name = _dead_letters(case)
+    if state is None or dlq is None:
         return None
     differences = []
-    if letters.fifo != state.fifo:
-        kinds = ("FIFO" if letters.fifo else "Standard", "FIFO" if state.fifo else "Standard")
+    if dlq.fifo != state.fifo:
+        kinds = ("FIFO" if dlq.fifo else "Standard", "FIFO" if state.fifo else "Standard")
         differences.append(f"{name} is a {kinds[0]} queue and {case.queue} a {kinds[1]} queue")
     for place, part in (("region", 3), ("account", 4)):
-        here, there = state.arn.split(":")[part : part + 1], letters.arn.split(":")[part : part + 1]
+        here, there = state.arn.split(":")[part : part + 1], dlq.arn.split(":")[part : part + 1]
         if here and there and here != there:
             differences.append(f"{name} is in {place} {there[0]} and {case.queue} in {here[0]}")
     if not differences:
@@ -152,11 +152,11 @@ def mismatch(case: Case) -> Observation | None:
     remedy="an alarm on visible dead-letter messages",
 )
 def unwatched(case: Case) -> Observation | None:
-    _, letters, name = _dead_letters(case)
-    if letters is None or case.dlq_alarmed is not False:
+    _, dlq, name = _dead_letters(case)
+    if dlq is None or case.dlq_alarmed is not False:
         return None
     # Only the reader knows where the alarm goes.
-    topic = remedies.neighbour_arn(letters.arn, "TOPIC").replace(":sqs:", ":sns:", 1)
+    topic = remedies.neighbour_arn(dlq.arn, "TOPIC").replace(":sqs:", ":sns:", 1)
     alarm = [alarm for alarm in alarms.alarms_for(case) if alarm.kind is alarms.Kind.DEAD_LETTERS]
     return Observation(
         observed=f"No alarm uses ApproximateNumberOfMessagesVisible of {name}.",
@@ -180,22 +180,22 @@ def unwatched(case: Case) -> Observation | None:
     remedy="find out why they failed, then redrive",
 )
 def waiting(case: Case) -> Observation | None:
-    state, letters, name = _dead_letters(case)
-    if state is None or letters is None or not letters.visible:
+    state, dlq, name = _dead_letters(case)
+    if state is None or dlq is None or not dlq.visible:
         return None
-    address = remedies.dead_letter_queue_of(letters, state)
-    deleted = f" SQS deletes them after {duration(letters.retention)}." if letters.retention is not None else ""
+    address = remedies.dead_letter_queue_of(dlq, state)
+    deleted = f" SQS deletes them after {duration(dlq.retention)}." if dlq.retention is not None else ""
     return Observation(
-        observed=f"{count(letters.visible, 'dead-letter message')} in {name}.",
+        observed=f"{count(dlq.visible, 'dead-letter message')} in {name}.",
         why=f"They are work that was not done.{deleted}",
         remedy=Remedy(
             text="Find out why they failed. When that is fixed, move them back; they get new message ids.",
             cli=(
-                f"aws sqs start-message-move-task --source-arn {letters.arn} --max-number-of-messages-per-second "
+                f"aws sqs start-message-move-task --source-arn {dlq.arn} --max-number-of-messages-per-second "
                 f"50{remedies.cli_options(address.url, address.arn)}",
             ),
         ),
-        figures={"visible": letters.visible},
+        figures={"visible": dlq.visible},
     )
 
 
@@ -207,8 +207,8 @@ def waiting(case: Case) -> Observation | None:
     remedy="one dead-letter queue each",
 )
 def shared(case: Case) -> Observation | None:
-    _, letters, name = _dead_letters(case)
-    sources = letters.sources if letters is not None else None
+    _, dlq, name = _dead_letters(case)
+    sources = dlq.sources if dlq is not None else None
     if sources is None or len(sources) < 2:
         return None
     own = remedies.dead_letter_name(case.queue)
@@ -234,11 +234,11 @@ def shared(case: Case) -> Observation | None:
     remedy="a RedriveAllowPolicy byQueue",
 )
 def open_to_all(case: Case) -> Observation | None:
-    state, letters, name = _dead_letters(case)
-    if state is None or letters is None or not letters.exists or letters.allow not in (None, "allowAll"):
+    state, dlq, name = _dead_letters(case)
+    if state is None or dlq is None or not dlq.exists or dlq.allow not in (None, "allowAll"):
         return None
-    sources = sorted({case.queue, *map(remedies.name_of, letters.sources or ())})[: limits.MAX_REDRIVE_SOURCES]
-    arns = [remedies.neighbour_arn(letters.arn, source) for source in sources]
+    sources = sorted({case.queue, *map(remedies.name_of, dlq.sources or ())})[: limits.MAX_REDRIVE_SOURCES]
+    arns = [remedies.neighbour_arn(dlq.arn, source) for source in sources]
     policy = {"RedriveAllowPolicy": {"redrivePermission": "byQueue", "sourceQueueArns": arns}}
     return Observation(
         observed=(
@@ -246,11 +246,11 @@ def open_to_all(case: Case) -> Observation | None:
             "default)."
         ),
         why="A queue that names this one by mistake mixes its messages with yours.",
-        remedy=remedies.change(remedies.dead_letter_queue_of(letters, state), f"Allow only {listed(sources)}.", policy),
+        remedy=remedies.change(remedies.dead_letter_queue_of(dlq, state), f"Allow only {listed(sources)}.", policy),
     )
 
 
 def _dead_letters(case: Case) -> tuple[QueueState | None, DeadLetters | None, str]:
     """The queue, its dead-letter queue, and the name of that."""
-    letters = case.state.dead_letters if case.state is not None else None
-    return case.state, letters, remedies.name_of(letters.arn) if letters is not None else ""
+    dlq = case.state.dead_letters if case.state is not None else None
+    return case.state, dlq, remedies.name_of(dlq.arn) if dlq is not None else ""

@@ -24,8 +24,8 @@ def short_retention(case: Case) -> Observation | None:
         needed = MAX_REDELIVERY
         messages = f"a message can come back for {duration(needed)} (twice 14 d, the most that SQS allows)"
     else:
-        letters = state.dead_letters
-        dead = (letters.retention or recommendations.MAX_RETENTION) if letters is not None else 0.0
+        dlq = state.dead_letters
+        dead = (dlq.retention or recommendations.MAX_RETENTION) if dlq is not None else 0.0
         needed = redelivery_period(state.retention, dead)
         messages = f"{case.queue} keeps messages for {duration(state.retention)}"
         messages += f", and its dead-letter queue for {duration(dead)}" if dead else ""

@@ -32,7 +32,7 @@ _CONSTANTS: Final = {
     **{step.name: flag for step, flag in FLAGS.items()},
     **{problem.name: int(problem) for problem in LineProblem},
     # Masks and causes have the last word where a step has the same name.
-    **{name: mask(getattr(events, name)) for name in ("SETTLED", "RETURNED", "LOST", "OUTCOMES", "NOT_RUN", "FAILED")},
+    **{name: mask(getattr(events, name)) for name in ("FINISHED", "RETURNED", "LOST", "OUTCOMES", "NOT_RUN", "FAILED")},
     **{name: mask(getattr(events, name)) for name in ("WITH_ERROR", "WORKED", "ENDS")},
     "HIDES": mask((Step.RECEIVED, Step.HEARTBEAT)),
     "BEGINS": mask((Step.RECEIVED, Step.STARTED)),

@@ -74,14 +74,14 @@ classified AS (
     CASE
       WHEN $exact AND number > 1 AND number > coalesce(previous_number, 0) + 1 THEN $UNLOGGED
       WHEN earlier_time IS NULL THEN NULL
-      WHEN (earlier_flags & $RETURNED) <> 0 AND (earlier_flags & $SETTLED) = 0
+      WHEN (earlier_flags & $RETURNED) <> 0 AND (earlier_flags & $FINISHED) = 0
            AND earlier_outcome <= begin_time + $SLACK THEN $RETRY
       WHEN earlier_deleted <= begin_time AND NOT (too_soon AND earlier_deleted > begin_time - $SLACK)
         THEN CASE WHEN earlier_deleted > early_deadline THEN $VISIBILITY ELSE $LOST_DELETE END
       WHEN too_soon THEN $CONCURRENT
-      WHEN earlier_last > begin_time OR ((earlier_flags & $LOST) <> 0 AND (earlier_flags & $SETTLED) = 0)
+      WHEN earlier_last > begin_time OR ((earlier_flags & $LOST) <> 0 AND (earlier_flags & $FINISHED) = 0)
         THEN $VISIBILITY
-      WHEN (earlier_flags & $SETTLED) <> 0
+      WHEN (earlier_flags & $FINISHED) <> 0
         THEN CASE WHEN earlier_last > early_deadline THEN $VISIBILITY ELSE $LOST_DELETE END
       ELSE $CRASH
     END AS cause

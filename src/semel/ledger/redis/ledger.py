@@ -42,8 +42,8 @@ from semel.ledger.redis.server_checks import check_server, open_schema
 
 # A script holds up the whole server while it runs: more keys than these go in several.
 _MOST_KEYS: Final = 500
-_LETTERS: Final = {Status.FREE: "F", Status.CLAIMED: "C", Status.DONE: "D", Status.REJECTED: "R"}
-_STATUSES: Final = {letter.encode(): status for status, letter in _LETTERS.items()}
+_CODES: Final = {Status.FREE: "F", Status.CLAIMED: "C", Status.DONE: "D", Status.REJECTED: "R"}
+_STATUSES: Final = {code.encode(): status for status, code in _CODES.items()}
 _WON, _TAKEN_OVER, _DONE, _REJECTED, _HELD, _CONFLICT, _CONFLICT_RECORDED = range(1, 8)
 
 
@@ -120,7 +120,7 @@ class RedisLedger(Ledger):
         words = []
         for it in completions:
             retention = self.retention if it.retention is None else it.retention
-            words.append((it.claim.fence, _LETTERS[it.status], _milliseconds(retention)))
+            words.append((it.claim.fence, _CODES[it.status], _milliseconds(retention)))
         keys, results = [it.claim.key for it in completions], [it.result for it in completions]
         return _flags(self._run(scripts.RECORD, keys, (), words, results, durable=True), len(keys))
 

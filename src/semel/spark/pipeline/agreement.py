@@ -316,7 +316,7 @@ def _read(log: SegmentLog, segment_id: SegmentId) -> Sealed | None:
 
 
 def _acks(log: SegmentLog, files: BatchFiles, segment_id: SegmentId, segment: Sealed | None) -> list[SegmentAck]:
-    """What became of the messages that the table has. If the segment was sealed in the stead of one that is gone, its
+    """What became of the messages that the table has. If the segment replaced one that is gone, its
     own ack is of others."""
     own = segment.meta.attempt if segment is not None and files.is_replaced(segment) else None
     acks = (log.read_ack(segment_id, attempt) for attempt in files.attempts(segment_id) if attempt != own)
@@ -350,8 +350,8 @@ def _drop(log: SegmentLog, batch: int) -> None:
 
 
 def _give_up(log: SegmentLog, name: str) -> None:
-    """An empty segment replaces one that cannot be read, so that nothing else is received in its stead. If another was
-    sealed in its stead already, that one stays."""
+    """An empty segment replaces one that cannot be read, so that nothing else is received for it. If another has
+    replaced it already, that one stays."""
     segment_id = SegmentId.parse(name)
     files = log.files(segment_id.batch)
     if (other := _read(log, segment_id)) is not None:

@@ -2,7 +2,7 @@
 
 The rules:
 1. The whole partition is consumed, also if a writer stops early or there is none: Spark's state store counts on it, and
-   the source settles its messages as they are read.
+   the source acknowledges its messages as they are read.
 2. Rows stream through; only rejects are held until the rows are through, for a partition is read once.
 3. Exactly one result a task, also if it had no rows. What a failed attempt has written, nobody ever hears of.
 """

@@ -53,10 +53,10 @@ def create_dead_letter_queues(pipeline: Pipeline) -> None:
 
 
 class Backlog:
-    """How many messages wait, by queue, told to `tell` again and again by a thread of its own."""
+    """How many messages wait, by queue, handed to `on_count` again and again by a thread of its own."""
 
-    def __init__(self, source: SourceSpec, tell: Callable[[dict[str, int]], None]) -> None:
-        self._source, self._tell = source, tell
+    def __init__(self, source: SourceSpec, on_count: Callable[[dict[str, int]], None]) -> None:
+        self._source, self._on_count = source, on_count
         self._known: dict[str, int] = {}
         self._end = False
         self._changed = threading.Condition()
@@ -83,7 +83,7 @@ class Backlog:
             return False
         if self._end:
             return False
-        self._tell(self._known)
+        self._on_count(self._known)
         return former != self._known
 
     def wake(self) -> None:

@@ -45,7 +45,7 @@ def once_by(df: DataFrame, column: str, within: int) -> DataFrame:
 
 
 def late_rows(spark: SparkSession) -> int:
-    """How many rows of the batch in hand Spark has dropped as late, once they were read. To be called in
+    """How many rows of the batch in progress Spark has dropped as late, once they were read. To be called in
     `foreachBatch`, with the session that the query was started in."""
     query: Any = spark.streams.get(str(spark.sparkContext.getLocalProperty("sql.streaming.queryId")))
     return _dropped(query._jsq.streamingQuery().lastExecution().executedPlan())

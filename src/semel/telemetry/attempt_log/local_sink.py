@@ -239,9 +239,9 @@ def _whole_lines(file: int, size: int) -> int:
     """The size up to the end of the last whole line."""
     step = 64 * 1024
     for start in range((size - 1) // step * step if size else 0, -1, -step):
-        found = os.pread(file, step, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = os.pread(file, step, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
     return 0
 
 

@@ -213,11 +213,11 @@ class AttemptLog:
             self._said += untold
 
     def _take(self, count: int) -> list[Attempt]:
-        take, taken = self._events.popleft, []
+        take, events = self._events.popleft, []
         with contextlib.suppress(IndexError):  # `close` takes the rest away from a writer that hangs
             for _ in range(min(count, len(self._events))):
-                taken.append(take())
-        return taken
+                events.append(take())
+        return events
 
     def _guarded(self, act: Callable[[], None]) -> bool:
         """Whether it went well. A full disk, a removed folder: told, and tried again in the next turn."""

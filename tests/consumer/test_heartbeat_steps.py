@@ -48,17 +48,17 @@ def test_messages_that_wait_for_their_turn_are_kept_too(place: Place) -> None:
     for n in range(10):
         place.send({"id": n})
     worker = place.worker(shop(calls))
-    lane = take(worker)
+    consumer = take(worker)
     for _ in range(6):
         place.clock.advance(LEASE / 3)
         worker.worker.beat()
     place.worker(shop(others)).drain()
-    worker.worker.work(lane)
-    worker.worker.finish(lane)
+    worker.worker.work(consumer)
+    worker.worker.finish(consumer)
     assert others.seen == []
     assert len(calls.seen) == 10
     assert place.is_empty()
-    assert lane.metrics.heartbeat_ok.count == 60
+    assert consumer.metrics.heartbeat_ok.count == 60
 
 
 def test_a_claim_that_somebody_else_has_by_now_is_lost_though_the_message_is_still_ours(place: Place) -> None:
@@ -75,12 +75,12 @@ def test_a_claim_that_somebody_else_has_by_now_is_lost_though_the_message_is_sti
 
     place.send({"id": 7})
     worker = place.worker(app)
-    lane = take(worker)
-    worker.worker.work(lane)
+    consumer = take(worker)
+    worker.worker.work(consumer)
     assert told == [True]
     assert (place.known("7").status, place.known("7").fence) == (Status.CLAIMED, 2)
     assert len(place.messages()) == 1
-    assert lane.metrics.deleted.count == 0
+    assert consumer.metrics.deleted.count == 0
 
 
 def test_an_async_handler_that_has_lost_its_message_is_cancelled(place: Place) -> None:
@@ -98,12 +98,12 @@ def test_an_async_handler_that_has_lost_its_message_is_cancelled(place: Place) -
 
     place.send({"id": 7})
     worker = place.worker(app)
-    lane = take(worker)
-    worker.worker.work(lane)
+    consumer = take(worker)
+    worker.worker.work(consumer)
     assert ends == ["cancelled"]
     assert place.known("7").status is Status.FREE  # given back: the next one need not wait for the lease
     assert len(place.messages()) == 1
-    assert lane.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.taken == 0
 
 
 def test_nothing_is_kept_hidden_that_is_over(place: Place) -> None:
@@ -140,12 +140,12 @@ def test_the_heartbeat_holds_a_message_up_to_the_twelve_hours_and_then_tells_its
 
     place.send({"id": 7})
     worker = place.worker(app)
-    lane = take(worker)
-    worker.worker.work(lane)
+    consumer = take(worker)
+    worker.worker.work(consumer)
     assert 11.5 * HOUR < lost[0] <= LONGEST + HOUR / 6
-    assert lane.metrics.heartbeat_failed.count == 0  # SQS was never asked for more than it gives
+    assert consumer.metrics.heartbeat_failed.count == 0  # SQS was never asked for more than it gives
     assert place.known("7").status is Status.DONE  # nobody else began meanwhile: its work counts
-    assert lane.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.taken == 0
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
@@ -165,10 +165,10 @@ def test_a_handler_that_runs_longer_than_it_may_is_told_and_from_then_on_another
 
     place.send({"id": 7})
     worker = place.worker(app)
-    lane = take(worker)
-    worker.worker.work(lane)
-    assert lane.metrics.fenced.count == taken_over
-    assert lane.metrics.completed.count == (not taken_over)
+    consumer = take(worker)
+    worker.worker.work(consumer)
+    assert consumer.metrics.fenced.count == taken_over
+    assert consumer.metrics.completed.count == (not taken_over)
     assert others.seen == [("7", 2)] * taken_over
     assert place.known("7").status is Status.DONE
 
@@ -182,23 +182,23 @@ def test_a_claim_that_is_won_after_its_message_was_let_go_is_given_back_and_noth
 
     def claim_slowly(asks: Any, *, claimant: str, lease: float) -> Any:
         verdicts = real(asks, claimant=claimant, lease=lease)
-        for delivery in list(lane.in_flight.deliveries.values()):
+        for delivery in list(consumer.in_flight.deliveries.values()):
             if end == "lost":
-                lane.in_flight.visibility_lost(delivery, "test")
+                consumer.in_flight.visibility_lost(delivery, "test")
             else:
-                lane.in_flight.give_up([delivery])
+                consumer.in_flight.give_up([delivery])
         return verdicts
 
     place.send({"id": 7})
     worker = place.worker(shop(calls))
-    lane = worker.consumer("orders")
+    consumer = worker.consumer("orders")
     monkeypatch.setattr(place.ledger, "claim", claim_slowly)
-    worker.worker.receive(lane)
-    worker.worker.work(lane)
+    worker.worker.receive(consumer)
+    worker.worker.work(consumer)
     monkeypatch.undo()
     assert calls.seen == []
     assert (place.known("7").status, place.known("7").attempt) == (Status.FREE, 0)
-    assert lane.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.taken == 0
     place.clock.advance(LEASE + 1)
     worker.drain()
     assert calls.seen == [("7", 1)]
