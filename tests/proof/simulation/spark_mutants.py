@@ -72,7 +72,7 @@ def a_seal_that_looks_and_then_writes() -> Iterator[None]:
         assert sealed is not None
         return sealed
 
-    with patched((SegmentLog, "seal", seal)):
+    with patched((SegmentLog, "seal", seal), (SourceTask, "_check_not_replaced", lambda *_arguments: None)):
         yield
 
 
@@ -125,7 +125,9 @@ def the_margin_is_not_looked_at_again_before_the_seal() -> Iterator[None]:
 def a_task_whose_log_was_replaced_deletes_what_it_has_sealed() -> Iterator[None]:
     """And a reset does not say so."""
     with patched(
-        (SourceTask, "_put", _put_without_a_look_at_the_plan()), (agreement, "_dropped", lambda *_arguments: ())
+        (SourceTask, "_put", _put_without_a_look_at_the_plan()),
+        (SourceTask, "_check_not_replaced", lambda *_arguments: None),
+        (agreement, "_dropped", lambda *_arguments: ()),
     ):
         yield
 

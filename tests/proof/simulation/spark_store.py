@@ -53,7 +53,7 @@ class Perils:
         self.claim_faults = CallFaults(choices, {"slow": 250})
         self.plan_faults = CallFaults(choices, {"slow": 300}, 1.0 if drivers else 0.4)
         self.commit_faults = CallFaults(choices, {"slow": 300}, 1.0 if drivers else 0.5)
-        self.seal_faults = CallFaults(choices, {"slow": 80}, 0.3)
+        self.seal_faults = CallFaults(choices, {"slow": 100}, 0.5)
         self.start_faults = CallFaults(choices, {"slow": 200})
 
     def calm_down(self) -> None:
