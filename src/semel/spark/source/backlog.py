@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
-from semel.errors import SemelError
 from semel.spark.segments.model import SegmentAck
 from semel.spark.source.idle_poll import IdlePoll
 from semel.spark.source.options import ReadOptions
@@ -48,10 +46,9 @@ class Backlog:
     ) -> None:
         self._queues, self._poll, self._look = queues, poll, look
         self._monotonic, self._poll_seconds = monotonic, poll_seconds
-        start = None
-        with suppress(SemelError):
-            start = sqs_time(next(iter(queues.values())).client)
-        # The server's time is in whole seconds.
+        # In whole seconds. A guess that is too early would end the query before it has read anything, so that an SQS
+        # which cannot be asked is an error.
+        start = sqs_time(next(iter(queues.values())).client)
         self.before = int((clock() + SKEW if start is None else start + 1) * 1_000)  # milliseconds
         self._unfinished = set(queues)
         self._counts_hold = True
