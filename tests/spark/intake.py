@@ -89,6 +89,10 @@ class Intake:
         end = planner.latest(start, rows)
         return end, [body for given in planner.assignments(start, end) for body in self.run(given)]
 
+    def commit_in_sink(self, batch: int) -> None:
+        """As the driver of a pipeline does, when its sink has the batch."""
+        self.log.record_sink_commit(str(self.log.content(batch)))
+
     def with_options(self, **changes: object) -> Intake:
         return replace(self, options=replace(self.options, **changes))  # type: ignore[arg-type]
 

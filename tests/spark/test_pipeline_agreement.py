@@ -375,6 +375,7 @@ def test_a_reset_drops_segments_of_no_task_and_says_so_if_their_messages_are_in_
         start = planner.initial()
         while (end := planner.latest(start, 10)) != start:
             rows += [body for given in planner.assignments(start, end) for body in again.run(given)]
+            again.commit_in_sink(end["batch"])
             planner.committed(end)
             start = end
         assert rows == ([] if in_the_table else ["0"]) + ([] if deleted else ["1"])
@@ -418,6 +419,7 @@ def test_after_a_reset_messages_that_a_late_attempt_sealed_in_the_stead_of_a_los
         start = planner.initial()
         while (end := planner.latest(start, 10)) != start:
             rows += [body for given in planner.assignments(start, end) for body in again.run(given)]
+            again.commit_in_sink(end["batch"])
             planner.committed(end)
             start = end
         planner.stop()
@@ -502,6 +504,7 @@ def test_a_driver_whose_log_was_handed_over_commits_and_drops_nothing(tmp_path: 
         planner = place.planner()
         place.send("0")
         end, _ = place.batch(planner, planner.initial())
+        place.commit_in_sink(1)
         place.log.hand_over("after")
         with pytest.raises(OtherQuery):
             planner.committed(end)

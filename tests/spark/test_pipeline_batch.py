@@ -58,6 +58,8 @@ class NoLog:
     def content(self) -> str:
         return ""
 
+    def record_sink_commit(self, content: str) -> None: ...
+
     def give_back(self, number: int, until: Mapping[str, float]) -> None: ...
 
 

@@ -734,12 +734,31 @@ def test_an_offset_of_a_batch_that_is_committed_is_refused_in_a_pipeline(place: 
     named.send("0")
     planner = named.planner()
     end, _ = named.batch(planner, planner.initial())
+    named.commit_in_sink(1)
     planner.committed(end)
     begun_anew = named.planner()
     start = begun_anew.initial()
     assert start["batch"] == end["batch"]
     with pytest.raises(LogError, match=r"two drivers have written to the checkpoint.*semel pipeline reset"):
         begun_anew.assignments(start, end)
+
+
+def test_a_batch_of_a_pipeline_is_committed_only_after_its_sink_has_it(place: Intake) -> None:
+    """Found by the simulation: a driver that a reset had replaced wrote Spark's commit of its own batch 0 into the
+    progress of the new query. The next driver took its batch 0 for done, and deleted what was in no table."""
+    named = place.with_options(owner="a")
+    named.send("0")
+    planner = named.planner()
+    end, _ = named.batch(planner, planner.initial())
+    with pytest.raises(LogError, match=r"the sink has not committed it.*semel pipeline reset"):
+        planner.committed(end)
+    named.log.record_sink_commit(f"{end['log']}/1/other segments")
+    with pytest.raises(LogError, match="the sink has not committed it as it is"):
+        planner.committed(end)
+    assert (place.log.through(), len(place.log.files(1).sealed)) == (0, 1)
+    named.commit_in_sink(1)
+    planner.committed(end)
+    assert (place.log.through(), place.log.files(1).names) == (1, ())
 
 
 def test_a_batch_without_data_is_run_only_after_the_one_before_it_is_committed(place: Intake) -> None:
@@ -776,6 +795,7 @@ def test_a_query_with_a_name_goes_on_in_its_log_with_what_is_sealed(place: Intak
     named.send("b")
     again = named.planner()
     assert named.batch(again, again.initial()) == (end, rows)
+    named.commit_in_sink(1)
     assert named.batch(again, end)[1] == ["b"]
 
 

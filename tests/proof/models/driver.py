@@ -239,8 +239,10 @@ class Driver:
 
     def commit(self, outside: Outside, log: SegmentLog, run: Run, rows_in: bool, rows: tuple[str, ...]) -> Part | None:
         """As pipeline/batch.py; then Spark writes down that the batch is done."""
-        if not rows_in and outside.call("commit", run.number, DriverLog(log).content(), rows) == "refused":
+        content = DriverLog(log).content()
+        if not rows_in and outside.call("commit", run.number, content, rows) == "refused":
             raise SinkError("another batch has this number")
+        log.record_sink_commit(content)
         outside.call("write commit", run.number)
         return ("plan", run._replace(number=run.number + 1, left=run.left - 1)) if run.left > 1 else None
 

@@ -56,6 +56,9 @@ class DriverLog:
         self.committed = self._log.committed()
         return str(self._log.content(self.committed.through + 1))
 
+    def record_sink_commit(self, content: str) -> None:
+        self._log.record_sink_commit(content)
+
     def give_back(self, number: int, until: Mapping[str, float]) -> None:
         self._log.give_back(number, until)
 

@@ -6,8 +6,8 @@ state store goes back to where it was before the batch. What happens if the driv
 1. Before or while the tasks write: nothing is committed. The batch is run again; what tasks had written is nobody's,
    and its sink removes it. Dead letters that a task had noted as sent are not sent again.
 2. Rejects are committed, rows are not: run again, the reject sink has the batch, so only rows are written.
-3. Rows are committed, and Spark has not written that down: run again with no writers at all. The rows must still be
-   pulled through: the state store has to get from the state before the batch to the state after it.
+3. Rows are committed, and the log or Spark has not written that down: run again with no writers at all. The rows must
+   still be pulled through: the state store has to get from the state before the batch to the state after it.
 4. Committed, but not yet counted or told to the attempt log: the batch is counted by the run that replays it, for the
    status names the last batch that it counts. Of the attempt log see progress/attempt_events.py.
 5. After Spark's own commit: the next batch.
@@ -56,6 +56,9 @@ class BatchLog(Protocol):
 
     def content(self) -> str:
         """What the batch in progress is made of, once its tasks have run."""
+
+    def record_sink_commit(self, content: str) -> None:
+        """The sink has the batch that is made of this."""
 
     def give_back(self, number: int, until: Mapping[str, float]) -> None: ...
 
@@ -139,6 +142,7 @@ class Batches:
             rejects.commit(batch, [outcome.rejected for outcome in outcomes if outcome.rejected is not None])
         if not rows_in:
             sink.commit(batch, [outcome.written for outcome in outcomes if outcome.written is not None])
+        self._log.record_sink_commit(batch.content)
         if isinstance(sink, ReturnsMessages):  # before Spark writes down that the batch is done
             self._log.give_back(batch.number, sink.returned)
         crash_points.reached("after-commit")

@@ -4,6 +4,7 @@
     b0000000007/plan.json         the end of batch 7 as its query planned it: which tasks it has
     b0000000007/t0001-p00000.seg  the first part of what task 1 of batch 7 received
     b0000000007/t0001-p00000.<attempt>.ack   what became of its messages in the queue; <attempt> has sealed it
+    b0000000007/sink.json         a pipeline's sink has committed batch 7, made of these segments
     commits/0000000006.json       batches up to 6 are committed, with what they came to, and messages of theirs whose
                                   delete was not confirmed; the newest counts
     returned/0000000006.json      ack=committed: messages that the sink's batch 6 has not finished and gives back
@@ -17,7 +18,9 @@ The rules:
    another plan than its own is another query, or has another checkpoint, and stops. A task that does not find the plan
    of its batch does not see the driver's log, and stops, too.
 4. A batch is planned when the one before it is committed: the batch in progress is the one after the last committed.
-5. An ack without its segment is damage: what was in it is in no queue any more. So is a segment with the acks of two
+5. A pipeline's batch is committed here only after its sink has it, whatever Spark's progress says: that can be an
+   older copy, or written by a driver that was replaced.
+6. An ack without its segment is damage: what was in it is in no queue any more. So is a segment with the acks of two
    attempts: the one that was acknowledged first is gone.
 """
 
@@ -57,6 +60,7 @@ FORMAT: Final = 4  # 1 had no plans, 2 other names; 3 had committed.json and unc
 _READABLE: Final = (3, FORMAT)
 IDENTITY: Final = "log.json"
 PLAN: Final = "plan.json"
+SINK: Final = "sink.json"
 COMMITS: Final = "commits"
 FORMER_UNCONFIRMED: Final = "unconfirmed.json"  # of format 3
 FORMER_COMMITTED: Final = "committed.json"
@@ -281,10 +285,12 @@ class SegmentLog:
     def content(self, batch: int) -> Content:
         """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
         read only if it has no ack."""
+        return self.content_of(batch, self.plan(batch), self.files(batch))
+
+    def content_of(self, batch: int, plan: Mapping[str, Any] | None, files: BatchFiles) -> Content:
         if self._id is None:
             identity = self.identity()
             self._id = None if identity is None else identity["id"]
-        plan, files = self.plan(batch), self.files(batch)
         unplanned = () if plan is None else files.unplanned(task_count(plan))
         attempts = {}
         for segment_id in files.all:
@@ -300,6 +306,19 @@ class SegmentLog:
         if sealed is None:
             raise self.lost(segment_id)
         return sealed.meta.attempt
+
+    # What the sink has.
+
+    def record_sink_commit(self, content: str) -> None:
+        """The sink has the batch that is made of this. Recording it again is fine."""
+        batch = Content.parse(content)
+        if batch is not None:
+            self.store.put(f"{folder(batch.batch)}/{SINK}", orjson.dumps({"content": content}))
+
+    def in_sink(self, batch: int) -> str | None:
+        """What the sink has as this batch; None if nobody has recorded that it has it."""
+        found = self._read(f"{folder(batch)}/{SINK}", dict[str, str])
+        return None if found is None else found.get("content", "")
 
     # What goes back to its queue.
 

@@ -105,6 +105,14 @@ class BatchCommitter:
                 f"{url}/{unplanned[0].name} is of a task that the plan of batch {batch} does not have: it was not "
                 f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"
             )
+        if self._options.owner is not None and self._log.in_sink(batch) != str(
+            self._log.content_of(batch, plan, files)
+        ):
+            raise LogError(
+                f"the checkpoint says that batch {batch} of the segment log {url} is committed, but the sink has not "
+                "committed it as it is: a driver that was replaced has written to the checkpoint, or it is an older "
+                f"copy. {NOTHING_DONE}. {way_out(self._options.owner)}"
+            )
         return files
 
     def _acknowledged(self, files: BatchFiles) -> list[SegmentAck]:
