@@ -54,6 +54,7 @@ class EmbeddedFaults:
         self._broker.admin("PUT", "faults", setting)
 
     def clear(self, kind: str | None = None) -> None:
+        """Switches one kind of fault off, or all of them."""
         self._broker.admin("DELETE", f"faults?{urlencode({'kind': kind})}" if kind else "faults")
 
     def counts(self) -> dict[str, int]:
@@ -65,6 +66,7 @@ class EmbeddedBroker:
     """A broker that runs in a thread of this process. Everything here works from any thread."""
 
     def __init__(self, url: str, region: str, key_pair: tuple[str, str] | None = None) -> None:
+        """Internal. Use `running`."""
         self.url = url
         self.region = region
         self._key_pair = key_pair

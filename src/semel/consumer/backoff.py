@@ -19,7 +19,8 @@ Jitter = Literal["full", "equal", "none"]
 class Backoff(Protocol):
     """`attempt` is the one that has failed, 1 the first; `chance` is a random number in [0, 1)."""
 
-    def delay(self, attempt: int, chance: float) -> float: ...
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Exponential:
         _check(self.jitter)
 
     def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after this attempt."""
         cap = seconds(self.cap)
         try:
             grown = seconds(self.base) * self.factor ** max(0, attempt - 1)
@@ -58,6 +60,7 @@ class Fixed:
         _check(self.jitter)
 
     def delay(self, attempt: int, chance: float) -> float:  # noqa: ARG002
+        """Seconds to wait, the same after each attempt."""
         return spread(seconds(self.every), self.jitter, chance)
 
 
@@ -75,6 +78,7 @@ class Schedule:
         _check(self.jitter)
 
     def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after this attempt."""
         place = min(max(1, attempt), len(self.delays)) - 1
         return spread(seconds(self.delays[place]), self.jitter, chance)
 

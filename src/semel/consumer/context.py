@@ -37,11 +37,13 @@ class Context:
     __slots__ = ("_delivery", "_log")
 
     def __init__(self, delivery: Delivery) -> None:
+        """Internal. A worker makes it."""
         self._delivery = delivery
         self._log: MessageLogger | None = None
 
     @property
     def key(self) -> str:
+        """The idempotency key of the message."""
         return self._delivery.key
 
     @property
@@ -51,6 +53,7 @@ class Context:
 
     @property
     def fence(self) -> int:
+        """The fence of the claim; it grows with every holder of the key."""
         return self._delivery.fence
 
     @property
@@ -60,10 +63,12 @@ class Context:
 
     @property
     def queue(self) -> str:
+        """The name of the queue."""
         return self._delivery.setup.name
 
     @property
     def message(self) -> Message:
+        """The message as it was received."""
         return self._delivery.received
 
     @property

@@ -7,12 +7,14 @@ from semel.errors import SemelError
 
 
 class Outcome(SemelError):
-    """Control flow, not failure."""
+    """What a handler can raise instead of returning. It is not a failure. Raise one of its subclasses in a handler, and
+    do not catch it."""
 
 
 class Retry(Outcome):
-    """Call me again with this message, `after` so long (30, "30s", "5m", a timedelta); by the handler's back-off if not
-    given. SQS can hide a message for twelve hours at most."""
+    """The handler is called again with this message: after `after` (30, "30s", "5m", a timedelta), or by the handler's
+    back-off if it is not given. SQS can hide a message for twelve hours at most. Raise it in a handler to try again
+    later."""
 
     def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
         super().__init__(reason or "the handler asked to be called again")
@@ -20,7 +22,8 @@ class Retry(Outcome):
 
 
 class Reject(Outcome):
-    """Never call me again with this message: put it into the dead-letter queue, with this reason."""
+    """The handler is never called again with this message. Raise it in a handler to send the message to the dead-letter
+    queue."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,11 +31,12 @@ class Reject(Outcome):
 
 
 class Skip(Outcome):
-    """Nothing to do: count the message as done, without a result."""
+    """The message counts as done, without a result. Raise it in a handler when there is nothing to do."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
 class Lost(Outcome):
-    """The claim may be gone: another worker may have the message by now. A handler that raises it has no outcome."""
+    """The claim may be gone: another worker may have the message by now. A handler that raises it has no outcome.
+    Stop working on the message, and do not catch it."""

@@ -23,6 +23,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
+        """Whether the run ended without an error and no handler still ran."""
         return not self.left and self.error is None
 
     def __str__(self) -> str:
@@ -39,7 +40,7 @@ class Report:
 
     @classmethod
     def sum(cls, reports: Sequence[Report]) -> Report:
-        """Of workers that share their queues and their outbox. The first error counts."""
+        """Internal. Of workers that share their queues and their outbox. The first error counts."""
         return cls(
             completed=sum(report.completed for report in reports),
             left=_added(report.left for report in reports),

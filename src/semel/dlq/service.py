@@ -85,6 +85,7 @@ class DeadLetterService(OperatorRecords):
 
     @property
     def endpoint(self) -> str:
+        """The address of SQS."""
         return self.client.endpoint
 
     def address(self, info: DeadLetterQueue) -> str:

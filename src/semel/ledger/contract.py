@@ -30,19 +30,20 @@ MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all the notes
 
 
 class LedgerError(SemelError):
-    """The ledger was asked for something that it cannot do; the text says what, and the way out."""
+    """The ledger cannot do what it was asked for. Follow the text: it names the way out."""
 
 
 class LedgerUnavailable(LedgerError, Unavailable):
-    """The store did not answer. Nothing is known to have changed; fail closed and try again later."""
+    """The store did not answer. Nothing is known to have changed. Do no work for the key, and try again later."""
 
 
 class OutcomeUnknown(LedgerUnavailable):
-    """The connection broke while a transaction was being committed: look the key up before doing anything else."""
+    """The connection broke while a transaction was being committed. Look the key up before you do anything else."""
 
 
 class Fenced(LedgerError):
-    """A newer claim on the key exists: what this holder did must not count."""
+    """A newer claim on the key exists: what this holder did must not count. Stop, and leave the key to the newer
+    claim."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -193,7 +194,8 @@ class Transaction(ABC):
         """Run one statement, in the driver's own placeholder style; returns its cursor."""
 
     @abstractmethod
-    def executemany(self, query: Any, parameters: Any, /) -> Any: ...
+    def executemany(self, query: Any, parameters: Any, /) -> Any:
+        """Run one statement for each set of parameters."""
 
     @abstractmethod
     def send(
@@ -280,10 +282,12 @@ class Ledger(ABC):
         """Remove up to `limit` entries that have expired; returns how many. 0: nothing is left to remove."""
 
     @abstractmethod
-    def get(self, keys: Sequence[str]) -> list[Entry | None]: ...
+    def get(self, keys: Sequence[str]) -> list[Entry | None]:
+        """The entries of these keys, in their order; None for a key that the ledger does not have."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections to the store."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Commits when the block ends, undoes everything if it raises."""
@@ -304,6 +308,7 @@ class Ledger(ABC):
         their groups that come after them wait too."""
 
     def outbox_status(self, examples: int = 3) -> OutboxStatus:  # noqa: ARG002
+        """What is in the outbox, with up to `examples` refused messages."""
         return OutboxStatus()
 
     def count_outgoing(self) -> int:
@@ -311,6 +316,7 @@ class Ledger(ABC):
         return 0
 
     def __enter__(self) -> Self:
+        """Returns the ledger; the end of the block closes it."""
         return self
 
     def __exit__(self, *_exception: object) -> None:

@@ -79,7 +79,8 @@ LOCAL_FILES: Final = {
 
 
 class SparkError(SemelError):
-    """There is no Spark to be had here: PySpark is missing or too old, or Spark does not start."""
+    """PySpark is missing or too old, or Spark does not start. Install `semel[spark]`, or remove the cause in the
+    text."""
 
 
 def session(

@@ -33,6 +33,7 @@ class Finding:
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """The finding as a dictionary that can be written as JSON."""
         fields = {"kind": self.kind.value, "key": self.key, "queue": self.queue, "message": self.message}
         return {
             **{name: value for name, value in fields.items() if value},
@@ -68,6 +69,7 @@ class Unchecked:
     queue: str = ""
 
     def to_json(self) -> dict[str, str]:
+        """The check as a dictionary that can be written as JSON."""
         return {name: str(value) for name, value in asdict(self).items() if value}
 
 
@@ -90,6 +92,7 @@ class Verdict:
         return not self.found
 
     def to_json(self) -> dict[str, Any]:
+        """The verdict as a dictionary that can be written as JSON."""
         return {
             "ok": self.ok,
             "found": {kind.value: count for kind, count in self.found.items()},

@@ -22,7 +22,7 @@ MOST_IDS: Final = 100_000
 
 
 class PlanError(InvalidRequest):
-    """A plan that cannot be carried out as it is written; the text names the option and the way out."""
+    """A redrive plan cannot be carried out as it is written. Change the option that the text names."""
 
 
 class Engine(StrEnum):
@@ -94,11 +94,12 @@ class RedrivePlan:
         return self.canary if most > self.canary else 0
 
     def to_json(self) -> dict[str, Any]:
+        """The plan as a dictionary that can be written as JSON."""
         return asdict(self) | {"ids": list(self.ids), "engine": self.engine.value}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Raises PlanError."""
+        """A plan from such a dictionary. Raises PlanError."""
         known = {field.name for field in fields(cls)}
         unknown = content.keys() - known
         if unknown:

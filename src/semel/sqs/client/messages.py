@@ -46,7 +46,8 @@ class Received:
 
     @classmethod
     def from_wire(cls, message: dict[str, Any]) -> Received:
-        """Raises KeyError, TypeError, ValueError or AttributeError for what is no message: nobody finds out later."""
+        """Internal. Raises KeyError, TypeError, ValueError or AttributeError for what is no message: nobody finds
+        out later."""
         system, attributes = message.get("Attributes"), message.get("MessageAttributes")
         received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], system)
         check_texts((received.message_id, received.receipt, received.body, *received.system.values()))
@@ -62,6 +63,7 @@ class Received:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
+        """The message attributes by name."""
         if self._attributes is None:
             wire = self._wire_attributes or _NOT_THERE
             self._attributes = {name: _attribute(value) for name, value in wire.items()}
@@ -74,22 +76,27 @@ class Received:
 
     @property
     def sent_at(self) -> float | None:
+        """When it was sent; None if the endpoint does not say."""
         return self._seconds("SentTimestamp")
 
     @property
     def first_received_at(self) -> float | None:
+        """When it was received for the first time; None if the endpoint does not say."""
         return self._seconds("ApproximateFirstReceiveTimestamp")
 
     @property
     def group(self) -> str | None:
+        """The message group, or None."""
         return self.system.get("MessageGroupId")
 
     @property
     def dedup(self) -> str | None:
+        """The deduplication id of a FIFO message, or None."""
         return self.system.get("MessageDeduplicationId")
 
     @property
     def sequence(self) -> str | None:
+        """The sequence number of a FIFO message, or None."""
         return self.system.get("SequenceNumber")
 
     @property
@@ -99,6 +106,7 @@ class Received:
 
     @property
     def trace(self) -> str | None:
+        """The AWS X-Ray trace header, or None."""
         return self.system.get("AWSTraceHeader")
 
     def _seconds(self, name: str) -> float | None:
@@ -121,6 +129,7 @@ class Entry:
     trace: str | None = None
 
     def wire(self) -> dict[str, Any]:
+        """Internal. The message as parameters of SendMessage."""
         if not isinstance(self.body, str):
             raise BadRequest(
                 f"the body of a message is a str, not {type(self.body).__name__}: encode it, as JSON perhaps"
@@ -139,7 +148,7 @@ class Entry:
         return fields
 
     def unsendable(self) -> Failure | None:
-        """Why SQS would refuse the whole batch for the sake of this message."""
+        """Internal. Why SQS would refuse the whole batch for the sake of this message."""
         if self.size > MAX_MESSAGE_BYTES:
             text = f"{self.size} bytes; a message has at most {MAX_MESSAGE_BYTES}, its attributes included"
             return Failure("InvalidParameterValue", text)

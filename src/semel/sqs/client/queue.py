@@ -81,6 +81,7 @@ class Queue:
     """Made by `Client.queue`. Its URL is looked up when it is first needed."""
 
     def __init__(self, client: Client, reference: Reference) -> None:
+        """Internal. Use `Client.queue` or `Client.create_queue`."""
         self.client = client
         self.name = reference.name
         self.fifo = reference.name.endswith(".fifo")
@@ -93,6 +94,7 @@ class Queue:
 
     @property
     def url(self) -> str:
+        """The URL of the queue; looked up when it is first needed."""
         if self._url is None:
             with self._lock:
                 if self._url is None:
@@ -109,12 +111,13 @@ class Queue:
         return url
 
     def found(self, url: str) -> None:
-        """The URL became known."""
+        """Internal. The URL became known."""
         self._url = url
         self._receive_bodies.clear()
 
     @property
     def arn(self) -> str:
+        """The ARN of the queue; looked up when it is first needed."""
         if self._arn is None:
             self._arn = self.attributes("QueueArn").get("QueueArn")
             if not self._arn:

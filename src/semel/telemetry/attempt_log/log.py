@@ -40,6 +40,7 @@ class AttemptLog:
     def __init__(
         self, sink: Sink, *, buffer: int = 100_000, chunk: int = CHUNK, clock: Callable[[], float] = time.time
     ) -> None:
+        """Internal. Use `AttemptLog.open`."""
         self._sink, self._limit, self._clock = sink, buffer, clock
         self._chunk = max(1, min(chunk, CHUNK))
         self._worker = Names("jsonl").worker
@@ -153,6 +154,7 @@ class AttemptLog:
             log.warning("attempt log: %d events dropped in total, %d written", self.dropped, self.written)
 
     def __enter__(self) -> Self:
+        """Returns the log; the end of the block closes it."""
         return self
 
     def __exit__(self, *_exception: object) -> None:
