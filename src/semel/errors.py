@@ -196,7 +196,15 @@ __all__ = [*_HERE, *(name for name, module in _WHERE.items() if not module.start
 
 
 class SemelError(Exception):
-    """Any error that Semel raises on purpose. Read its text: it says what happened and what to do."""
+    """Any error that Semel raises on purpose. Read its text: it says what happened and what to do.
+
+    >>> from semel import Client, SemelError
+    >>> try:
+    ...     Client().queue("absent").send("hello")
+    ... except SemelError as error:
+    ...     print(type(error).__name__)
+    QueueNotFound
+    """
 
 
 class StartError(SemelError):

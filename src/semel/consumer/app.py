@@ -50,6 +50,16 @@ class App:
     semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. `drain`: how long handlers may
     take to finish after SIGTERM; by default SEMEL_DRAIN, else 25 seconds. Any option of a handler can be given here for
     all of them; see `semel run --explain`.
+
+    >>> from semel import App, Client
+    >>> app = App(ledger="sqlite:///ledger.db")
+    >>> @app.handler("orders", key="$.id")
+    ... def ship(order: dict) -> None:
+    ...     print("shipping", order["id"])
+    >>> message = Client().create_queue("orders").send('{"id": 7}')
+    >>> app.run(exit_when_empty=True).completed
+    shipping 7
+    1
     """
 
     def __init__(

@@ -17,7 +17,14 @@ Jitter = Literal["full", "equal", "none"]
 
 
 class Backoff(Protocol):
-    """`attempt` is the one that has failed, 1 the first; `chance` is a random number in [0, 1)."""
+    """`attempt` is the one that has failed, 1 the first; `chance` is a random number in [0, 1).
+
+    >>> from semel import App
+    >>> class Patient:
+    ...     def delay(self, attempt: int, chance: float) -> float:
+    ...         return 60.0 * attempt
+    >>> app = App(retry=Patient())
+    """
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after this attempt."""
@@ -25,7 +32,13 @@ class Backoff(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`base` seconds after the first attempt, `factor` times as long after each further one, never past `cap`."""
+    """`base` seconds after the first attempt, `factor` times as long after each further one, never past `cap`.
+
+    >>> from semel import App, Exponential
+    >>> app = App(retry=Exponential(base="1s", cap="5m", jitter="none"))
+    >>> [Exponential(base=1, cap=60, jitter="none").delay(attempt, 0.5) for attempt in (1, 2, 3, 10)]
+    [1.0, 2.0, 4.0, 60.0]
+    """
 
     base: Duration = 2.0
     cap: Duration = 900.0
@@ -50,7 +63,13 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same wait."""
+    """Always the same wait.
+
+    >>> from semel import App, Fixed
+    >>> app = App(retry=Fixed("30s"))
+    >>> Fixed("30s").delay(attempt=3, chance=0.5)
+    30.0
+    """
 
     every: Duration
     jitter: Jitter = "none"
@@ -66,7 +85,13 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One wait after the other; when they are used up, the last one again and again."""
+    """One wait after the other; when they are used up, the last one again and again.
+
+    >>> from semel import App, Schedule
+    >>> app = App(retry=Schedule([1, "30s", "5m"]))
+    >>> [Schedule([1, "30s", "5m"]).delay(attempt, 0.5) for attempt in (1, 2, 3, 4)]
+    [1.0, 30.0, 300.0, 300.0]
+    """
 
     delays: Sequence[Duration]
     jitter: Jitter = "none"

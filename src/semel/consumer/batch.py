@@ -16,7 +16,16 @@ T = TypeVar("T")
 
 
 class Item(Generic[T]):
-    """One message of a batch: done when the handler returns, unless it says otherwise."""
+    """One message of a batch: done when the handler returns, unless it says otherwise.
+
+    >>> from semel import App, Batch
+    >>> app = App()
+    >>> @app.batch_handler("payments", key="$.id")
+    ... def book(batch: Batch[dict]) -> None:
+    ...     for item in batch:
+    ...         if item.value["amount"] < 0:
+    ...             item.reject("the amount is negative")
+    """
 
     __slots__ = ("_delivery", "outcome", "value")
 
@@ -71,7 +80,15 @@ class Item(Generic[T]):
 
 
 class Batch(Generic[T]):
-    """The messages of one call, in the order of their receipt; those of a FIFO group in their group's order."""
+    """The messages of one call, in the order of their receipt; those of a FIFO group in their group's order.
+
+    >>> from semel import App, Batch, Transaction
+    >>> app = App()
+    >>> @app.batch_handler("payments", key="$.id", size=100)
+    ... def book(batch: Batch[dict], tx: Transaction) -> None:
+    ...     rows = [(payment["id"], payment["amount"]) for payment in batch.values]
+    ...     tx.executemany("INSERT INTO payments VALUES (?, ?)", rows)
+    """
 
     __slots__ = ("items",)
 

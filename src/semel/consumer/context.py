@@ -32,6 +32,13 @@ class Context:
 
     `key` is the idempotency key: pass it on to whatever you call, so that a second attempt is known as such.
     `fence` grows with every holder of the key: a store that compares it can refuse an overtaken one.
+
+    >>> from semel import App, Context
+    >>> app = App()
+    >>> @app.handler("payments", key="$.id")
+    ... def charge(payment: dict, ctx: Context) -> None:
+    ...     ctx.log.info("attempt %d", ctx.attempt)
+    ...     bank.charge(payment["amount"], idempotency_key=ctx.key)
     """
 
     __slots__ = ("_delivery", "_log")

@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Report:
     """By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`, messages that a run
-    with exit_when_empty returned to the queue for another attempt. `outbox`: messages that are still to be sent."""
+    with exit_when_empty returned to the queue for another attempt. `outbox`: messages that are still to be sent.
+
+    >>> from semel import App, Client
+    >>> app, queue = App(), Client().create_queue("orders")
+    >>> @app.handler("orders")
+    ... def ship(order: dict) -> None: ...
+    >>> report = app.run(exit_when_empty=True)
+    >>> report.clean, report.completed
+    (True, 0)
+    >>> print(report)
+    messages completed: 0
+    """
 
     completed: int = 0
     left: dict[str, int] = field(default_factory=dict)

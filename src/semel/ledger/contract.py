@@ -54,6 +54,13 @@ def value(kind: type[Value]) -> type[Value]:
 
 
 class Status(enum.StrEnum):
+    """The state of a key in the ledger.
+
+    >>> from semel.ledger import Status
+    >>> [str(status) for status in Status]
+    ['free', 'claimed', 'done', 'rejected']
+    """
+
     FREE = "free"  # released or forgotten; the row stays for its fence
     CLAIMED = "claimed"
     DONE = "done"
@@ -70,6 +77,13 @@ class ClaimRequest:
     `payload` is a digest of what came with the key: the same key with another digest is a conflict; "" fits anything.
     `source` says where it came from, for example "orders/<message id>". A rejected key can be won again only from
     another source than the rejected one: so a dead letter that is sent back runs, and a late twin of it does not.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7", payload="sha256:1f")], claimant="a", lease=30)
+    >>> won.claim.key
+    'order-7'
     """
 
     key: str
@@ -79,7 +93,17 @@ class ClaimRequest:
 
 @value
 class Claim:
-    """The right to work on a key; every later write shows `fence`."""
+    """The right to work on a key; every later write shows `fence`.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     ledger.release([won.claim])
+    [True]
+    >>> won.claim
+    Claim(key='order-7', fence=1)
+    """
 
     key: str
     fence: int
@@ -91,6 +115,13 @@ class Won:
 
     `attempt` counts the claims since the key was new, forgotten, or brought back after a rejection: 1 is the first.
     `taken_over`: an earlier holder let its lease run out. `notes`: what earlier attempts noted (finished steps).
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    >>> won.attempt, won.lease, won.taken_over
+    (1, 30, False)
     """
 
     claim: Claim
@@ -102,7 +133,17 @@ class Won:
 
 @value
 class Done:
-    """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it."""
+    """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest, Completion
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     recorded = ledger.record([Completion(won.claim, result=b"shipped")])
+    ...     [done] = ledger.claim([ClaimRequest("order-7")], claimant="b", lease=30)
+    >>> done.result
+    b'shipped'
+    """
 
     key: str
     status: Status
@@ -111,7 +152,16 @@ class Done:
 
 @value
 class Held:
-    """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease."""
+    """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     for claimant in ("a", "b"):
+    ...         [result] = ledger.claim([ClaimRequest("order-7")], claimant=claimant, lease=30)
+    >>> type(result).__name__, 29 < result.remaining <= 30
+    ('Held', True)
+    """
 
     key: str
     remaining: float
@@ -119,7 +169,16 @@ class Held:
 
 @value
 class Conflict:
-    """The key is known with another payload: two different things bear one name. `recorded`: the other one is done."""
+    """The key is known with another payload: two different things bear one name. `recorded`: the other one is done.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     for payload in ("one", "another"):
+    ...         [result] = ledger.claim([ClaimRequest("order-7", payload)], claimant=payload, lease=30)
+    >>> result
+    Conflict(key='order-7', recorded=False)
+    """
 
     key: str
     recorded: bool = False
@@ -130,7 +189,15 @@ ClaimResult = Won | Done | Held | Conflict
 
 @value
 class Completion:
-    """What became of a claim. `retention`: seconds to remember it for; None is the ledger's own `retention`."""
+    """What became of a claim. `retention`: seconds to remember it for; None is the ledger's own `retention`.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest, Completion, Status
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     ledger.record([Completion(won.claim, Status.REJECTED, result=b"no such customer")])
+    [True]
+    """
 
     claim: Claim
     status: Status = Status.DONE  # or REJECTED
@@ -140,7 +207,16 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key as the ledger has it. Times are seconds since 1970 by the store's clock."""
+    """One key as the ledger has it. Times are seconds since 1970 by the store's clock.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     claimed = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     [entry, absent] = ledger.get(["order-7", "order-8"])
+    >>> str(entry.status), entry.fence, entry.attempt, absent
+    ('claimed', 1, 1, None)
+    """
 
     key: str
     status: Status
@@ -159,7 +235,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message that a transaction has sent: it waits in the outbox until it was handed to SQS."""
+    """A message that a transaction has sent: it waits in the outbox until it was handed to SQS.
+
+    >>> from semel import SqliteLedger
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     with ledger.transaction() as tx:
+    ...         tx.send("receipts", {"order": 7})
+    ...     [outgoing] = ledger.take_outgoing()
+    >>> outgoing.queue, outgoing.body
+    ('receipts', '{"order":7}')
+    """
 
     queue: str
     body: str
@@ -174,7 +259,15 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """What is in the outbox: all that waits, how many of those SQS has refused, and some of these, the oldest first."""
+    """What is in the outbox: all that waits, how many of those SQS has refused, and some of these, the oldest first.
+
+    >>> from semel import SqliteLedger
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     with ledger.transaction() as tx:
+    ...         tx.send("receipts", {"order": 7})
+    ...     ledger.outbox_status()
+    OutboxStatus(waiting=1, refused=0, examples=())
+    """
 
     waiting: int = 0
     refused: int = 0
@@ -182,7 +275,15 @@ class OutboxStatus:
 
 
 class Transaction(ABC):
-    """The user's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction."""
+    """The user's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction.
+
+    >>> from semel import App, Transaction
+    >>> app = App(ledger="sqlite:///shop.db")
+    >>> @app.handler("payments", key="$.id")
+    ... def book(payment: dict, tx: Transaction) -> None:
+    ...     tx.execute("INSERT INTO payments VALUES (?, ?)", (payment["id"], payment["amount"]))
+    ...     tx.send("receipts", {"payment": payment["id"]})
+    """
 
     @property
     @abstractmethod
@@ -235,6 +336,15 @@ class Ledger(ABC):
 
     Every call raises LedgerUnavailable when the store cannot be reached. `clock` is for tests: the time to go by in
     the place of the store's own. It can be set at any time.
+
+    >>> from semel import Ledger
+    >>> from semel.ledger import ClaimRequest, Completion
+    >>> with Ledger.connect("sqlite:///ledger.db") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="call-1", lease=30)
+    ...     ledger.record([Completion(won.claim)])
+    ...     ledger.claim([ClaimRequest("order-7")], claimant="call-2", lease=30)
+    [True]
+    [Done(key='order-7', status=<Status.DONE: 'done'>, result=b'')]
     """
 
     transactional: bool = False  # whether `transaction` works

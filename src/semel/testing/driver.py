@@ -97,7 +97,18 @@ class DrivenWorker:
 
 
 class Driver:
-    """One worker after the other: when one crashes, the next `drain` is done by a new one, which knows nothing."""
+    """One worker after the other: when one crashes, the next `drain` is done by a new one, which knows nothing.
+
+    >>> from semel import App
+    >>> from semel.testing import driving, running
+    >>> app = App()
+    >>> @app.handler("orders")
+    ... def ship(order: dict) -> None: ...
+    >>> with running(clock="manual") as broker, driving(app, broker) as driver:
+    ...     sent = driver.client.create_queue("orders").send("{}")
+    ...     driver.drain()
+    1
+    """
 
     def __init__(
         self,

@@ -41,6 +41,11 @@ class RedrivePlan:
       `canary_wait` seconds; 0: none. `stop_after_failures`: stop when so many came back, 0 never; None is 10 or 5 % of
       what was sent, whichever is more.
     - `dry_run`: counts what matches and touches nothing.
+
+    >>> from semel.dlq import RedrivePlan
+    >>> plan = RedrivePlan(queue="orders-dlq", where='error ~ "timeout"', rate=10, canary=5)
+    >>> plan.canary_size
+    5
     """
 
     queue: Annotated[str, Meta(min_length=1)]

@@ -117,6 +117,17 @@ def idempotent(
     `concurrent`: what a call does while another runs: "raise" InProgress, or "wait" for its result up to `timeout`.
     `lease`: seconds until another may take over after a crash; it is extended while the function runs.
     `retention`: seconds to remember the result; None is the ledger's own. `encode`, `decode`: instead of JSON.
+
+    >>> from semel import SqliteLedger, idempotent
+    >>> ledger = SqliteLedger(":memory:")
+    >>> @idempotent(ledger, key="order_id", name="charge")
+    ... def charge(order_id: str, amount: int) -> str:
+    ...     print("charging", amount)
+    ...     return f"receipt for {order_id}"
+    >>> charge("7", 100), charge("7", 100)
+    charging 100
+    ('receipt for 7', 'receipt for 7')
+    >>> ledger.close()
     """
     if concurrent not in ("raise", "wait"):
         raise LedgerError(f'concurrent={concurrent!r} is unknown: it is "raise" or "wait"')

@@ -58,7 +58,13 @@ def encode(table: pa.Table, meta: Meta) -> bytes:
 
 
 def decode(data: bytes, where: str) -> tuple[Meta, pa.Table]:
-    """What is in a sealed segment: about it, and its messages as an Arrow table. Raises SegmentDamaged."""
+    """What is in a sealed segment: about it, and its messages as an Arrow table. Raises SegmentDamaged.
+
+    >>> from pathlib import Path
+    >>> from semel.spark import decode_segment
+    >>> path = Path("checkpoint/segments/b1/t0.seg")
+    >>> meta, messages = decode_segment(path.read_bytes(), str(path))  # doctest: +SKIP
+    """
     body = _verified(data, where)
     try:
         options = pa.ipc.IpcReadOptions(use_threads=len(data) > _FEW_BYTES)

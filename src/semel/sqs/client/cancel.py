@@ -15,7 +15,18 @@ class Cancel:
     """Given to `receive`, it lets any thread end a long poll: `cancel.set()`.
 
     One `Cancel` may be shared by many calls. The call that is ended raises `Cancelled`; a message that SQS was just
-    about to hand out may then stay hidden until its visibility timeout ends, as with any connection that breaks."""
+    about to hand out may then stay hidden until its visibility timeout ends, as with any connection that breaks.
+
+    >>> from threading import Timer
+    >>> from semel.sqs import Cancel, Cancelled, Client
+    >>> cancel = Cancel()
+    >>> Timer(0.1, cancel.set).start()
+    >>> try:
+    ...     messages = Client().create_queue("orders").receive(wait=20, cancel=cancel)
+    ... except Cancelled:
+    ...     print("cancelled")
+    cancelled
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

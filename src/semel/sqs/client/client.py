@@ -38,7 +38,18 @@ class Client:
 
     What is not given is found as boto3 finds it: environment, ~/.aws, roles. `session` is a botocore or boto3 session.
     `max_attempts` counts the first one. `read_timeout` is stretched for long polls. `sleep`, `chance` and `clock` are
-    for tests: how to wait, a random number in [0, 1), the time in seconds since 1970."""
+    for tests: how to wait, a random number in [0, 1), the time in seconds since 1970.
+
+    >>> from semel import Client
+    >>> with Client() as client:
+    ...     queue = client.create_queue("orders")
+    ...     sent = queue.send('{"id": 7}')
+    ...     [message] = queue.receive(wait=1)
+    ...     queue.delete([message.receipt])
+    [None]
+    >>> message.body
+    '{"id": 7}'
+    """
 
     def __init__(
         self,

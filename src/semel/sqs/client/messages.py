@@ -15,7 +15,13 @@ _NUMBERS: Final = ("ApproximateReceiveCount", "SentTimestamp", "ApproximateFirst
 
 
 class Attribute(NamedTuple):
-    """A message attribute: `type` is String, Number or Binary, or one of these with `.something` behind it."""
+    """A message attribute: `type` is String, Number or Binary, or one of these with `.something` behind it.
+
+    >>> from semel import Client
+    >>> from semel.sqs import Attribute
+    >>> queue = Client().create_queue("orders")
+    >>> sent = queue.send("hello", attributes={"price": Attribute("Number", "1.50"), "tenant": "a"})
+    """
 
     type: str
     value: str | bytes
@@ -25,7 +31,17 @@ AttributeValue = Attribute | str | bytes | int | float
 
 
 class Received:
-    """One delivery of a message. Times are in seconds since 1970."""
+    """One delivery of a message. Times are in seconds since 1970.
+
+    >>> from semel import Client
+    >>> queue = Client().create_queue("orders")
+    >>> sent = queue.send("hello", attributes={"tenant": "a"})
+    >>> [message] = queue.receive(wait=1)
+    >>> message.body, message.attributes["tenant"].value, message.receive_count
+    ('hello', 'a', 1)
+    >>> message.message_id == sent.message_id
+    True
+    """
 
     __slots__ = ("_attributes", "_wire_attributes", "body", "message_id", "receipt", "system")
 
@@ -119,7 +135,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message to send. `delay` in seconds; `group` and `dedup` are for FIFO queues, `group` also for fair ones."""
+    """A message to send. `delay` in seconds; `group` and `dedup` are for FIFO queues, `group` also for fair ones.
+
+    >>> from semel import Client
+    >>> from semel.sqs import Entry
+    >>> queue = Client().create_queue("orders.fifo")
+    >>> outcomes = queue.send_many([Entry(str(n), group="a", dedup=str(n)) for n in range(25)])
+    >>> len(outcomes)
+    25
+    """
 
     body: str
     attributes: Mapping[str, AttributeValue] | None = None
@@ -170,7 +194,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What SQS says of a message it took; `sequence` for FIFO queues only."""
+    """What SQS says of a message it took; `sequence` for FIFO queues only.
+
+    >>> from semel import Client
+    >>> sent = Client().create_queue("orders.fifo").send("hello", group="a", dedup="1")
+    >>> len(sent.message_id), sent.sequence is not None
+    (36, True)
+    """
 
     message_id: str
     sequence: str | None = None
@@ -182,7 +212,14 @@ _GONE_TEXTS: Final = ("receipt handle has expired", "does not exist or is not av
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one entry of a batch failed, after all attempts."""
+    """Why one entry of a batch failed, after all attempts.
+
+    >>> from semel import Client
+    >>> from semel.sqs import Entry
+    >>> [failure] = Client().create_queue("orders").send_many([Entry("x" * 2_000_000)])
+    >>> failure.code, failure.sender_fault
+    ('InvalidParameterValue', True)
+    """
 
     code: str
     message: str

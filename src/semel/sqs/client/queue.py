@@ -78,7 +78,15 @@ def _last_of_path(url: str) -> str:
 
 
 class Queue:
-    """Made by `Client.queue`. Its URL is looked up when it is first needed."""
+    """Made by `Client.queue`. Its URL is looked up when it is first needed.
+
+    >>> from semel import Client
+    >>> queue = Client().create_queue("orders", {"VisibilityTimeout": 60})
+    >>> queue.name, queue.fifo, queue.attributes("VisibilityTimeout")
+    ('orders', False, {'VisibilityTimeout': '60'})
+    >>> queue.receive(wait=0)
+    []
+    """
 
     def __init__(self, client: Client, reference: Reference) -> None:
         """Internal. Use `Client.queue` or `Client.create_queue`."""
