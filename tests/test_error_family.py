@@ -72,3 +72,12 @@ def test_every_error_can_be_imported_from_semel_errors() -> None:
         assert issubclass(error, semel.errors.SemelError)
         assert error.__module__ == owner.module
         assert name in dir(semel.errors)
+
+
+def test_type_checkers_know_every_error() -> None:
+    stub = ast.parse((SOURCE / "semel" / "errors.pyi").read_text(encoding="utf-8"))
+    imported = {
+        alias.asname: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    classes = {node.name: "semel.errors" for node in stub.body if isinstance(node, ast.ClassDef)}
+    assert imported | classes == {name: owner.module for name, owner in ERRORS.items()}
