@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import subprocess
 import sys
 from importlib import import_module
 
 import pytest
 
-from public_surface import FILE, PACKAGES, Definition, definition, members, public_definitions, public_names, text
+from public_surface import FILE, PACKAGES, ROOT, Definition, definition, members, public_definitions, public_names, text
 from test_public_names import WITHOUT_EXTRAS
 
 
@@ -66,3 +67,15 @@ def test_private_and_internal_methods_are_no_part_of_the_surface() -> None:
     assert isinstance(client, Definition)
     assert {"__init__", "queue", "create_queue", "endpoint", "close"} <= members(client).keys()
     assert {"perform", "_attempt"}.isdisjoint(members(client))
+
+
+def test_documentation_and_examples_import_public_names_only() -> None:
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    imports = [
+        (file.name, package, name)
+        for file in files
+        for package, names in re.findall(r"^from (semel[\w.]*) import ([\w, ]+)", file.read_text("utf-8"), re.MULTILINE)
+        for name in re.split(r", *", names.strip())
+    ]
+    assert len(imports) > 50
+    assert [each for each in imports if each[1] not in PACKAGES or each[2] not in public_names(each[1])] == []
