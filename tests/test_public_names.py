@@ -29,7 +29,7 @@ _EXTRA_PACKAGES: Final = [
     "duckdb",
     "pydantic",
 ]
-_WITHOUT_EXTRAS: Final = f"import sys; sys.modules.update(dict.fromkeys({_EXTRA_PACKAGES}))\n"
+WITHOUT_EXTRAS: Final = f"import sys; sys.modules.update(dict.fromkeys({_EXTRA_PACKAGES}))\n"
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ def test_python_m_semel_is_the_command() -> None:
 
 
 def test_a_star_import_works_without_any_extra() -> None:
-    ran = python(f"{_WITHOUT_EXTRAS}from semel import *\nprint(App, Client, SqliteLedger, idempotent)")
+    ran = python(f"{WITHOUT_EXTRAS}from semel import *\nprint(App, Client, SqliteLedger, idempotent)")
     assert ran.returncode == 0, ran.stderr
 
 
@@ -94,7 +94,7 @@ def test_a_missing_extra_is_one_sentence_with_the_command_that_installs_it(
     code: str, what: str, package: str, extra: str
 ) -> None:
     ran = python(
-        f"{_WITHOUT_EXTRAS}from semel import SemelError\n"
+        f"{WITHOUT_EXTRAS}from semel import SemelError\n"
         f"try:\n    {code}\n"
         "except SemelError as error:\n    assert isinstance(error, ImportError)\n    print(error)\n"
     )

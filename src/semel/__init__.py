@@ -58,7 +58,20 @@ _WHERE: Final = {
 }
 _EXTRAS: Final = {"PostgresLedger": "postgres", "RedisLedger": "redis"}
 _PACKAGES: Final = frozenset(
-    {"broker", "consumer", "dlq", "doctor", "errors", "ledger", "messages", "spark", "sqs", "telemetry", "testing"}
+    {
+        "broker",
+        "consumer",
+        "dlq",
+        "doctor",
+        "errors",
+        "ledger",
+        "messages",
+        "spark",
+        "sqs",
+        "telemetry",
+        "testing",
+        "verify",
+    }
 )
 # `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
 __all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]

@@ -10,7 +10,7 @@ from semel.errors import SemelError
 
 
 class MissingExtra(SemelError, ImportError):
-    """A package that belongs to an extra of Semel is not installed."""
+    """A package that belongs to an extra of Semel is not installed. Run the `pip install` command in the text."""
 
 
 def require(what: str, *packages: str, extra: str) -> None:

@@ -54,6 +54,7 @@ class EmbeddedFaults:
         self._broker.admin("PUT", "faults", setting)
 
     def clear(self, kind: str | None = None) -> None:
+        """Switches one kind of fault off, or all of them."""
         self._broker.admin("DELETE", f"faults?{urlencode({'kind': kind})}" if kind else "faults")
 
     def counts(self) -> dict[str, int]:
@@ -62,9 +63,20 @@ class EmbeddedFaults:
 
 
 class EmbeddedBroker:
-    """A broker that runs in a thread of this process. Everything here works from any thread."""
+    """A broker that runs in a thread of this process. Everything here works from any thread.
+
+    >>> from semel import Client
+    >>> from semel.broker import running
+    >>> with running(clock="manual") as broker:
+    ...     sent = Client(broker.url).create_queue("orders").send("hello", delay=60)
+    ...     broker.clock.advance(60)
+    ...     [message] = broker.peek("orders", "visible")
+    >>> message["Body"]
+    'hello'
+    """
 
     def __init__(self, url: str, region: str, key_pair: tuple[str, str] | None = None) -> None:
+        """Internal. Use `running`."""
         self.url = url
         self.region = region
         self._key_pair = key_pair
@@ -154,8 +166,12 @@ def running(
 ) -> Iterator[EmbeddedBroker]:
     """A broker for as long as the block lasts: on a free port, in memory unless `data` names a folder.
 
-    >>> with running(clock="manual") as sqs:
-    ...     url = sqs.client().create_queue(QueueName="orders")["QueueUrl"]
+    >>> from semel import Client
+    >>> from semel.broker import running
+    >>> with running() as broker:
+    ...     sent = Client(broker.url).create_queue("orders").send("hello")
+    ...     len(broker.peek("orders"))
+    1
     """
     options = Options(
         host=host,

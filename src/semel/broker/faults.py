@@ -50,7 +50,8 @@ class Setting:
 
 
 class FaultError(SemelError, ValueError):
-    """A fault that does not exist, or a rate that makes no sense."""
+    """A fault that does not exist, or a rate that is not possible. Choose a fault that the text lists, and a rate from
+    0 to 1."""
 
 
 def parse_setting(text: str) -> tuple[Fault, Setting]:

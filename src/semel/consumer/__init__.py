@@ -5,3 +5,68 @@ Follow one message in this order: `app` and `runtime` start a `queue_consumer` f
 `acknowledger`. `in_flight` knows the state of every message, `lifecycle` what may follow from it, and `heartbeat` keeps
 them hidden and claimed meanwhile. docs/architecture.md walks down the line.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from semel.consumer.app import App as App
+    from semel.consumer.backoff import Backoff as Backoff
+    from semel.consumer.backoff import Exponential as Exponential
+    from semel.consumer.backoff import Fixed as Fixed
+    from semel.consumer.backoff import Schedule as Schedule
+    from semel.consumer.batch import Batch as Batch
+    from semel.consumer.batch import Item as Item
+    from semel.consumer.context import Context as Context
+    from semel.consumer.context import Message as Message
+    from semel.consumer.outcomes import Lost as Lost
+    from semel.consumer.outcomes import Reject as Reject
+    from semel.consumer.outcomes import Retry as Retry
+    from semel.consumer.outcomes import Skip as Skip
+    from semel.consumer.report import Report as Report
+
+# Each name is loaded when it is first asked for: other modules of this package are used without them.
+_WHERE: Final = {
+    "App": "semel.consumer.app",
+    "Backoff": "semel.consumer.backoff",
+    "Batch": "semel.consumer.batch",
+    "Context": "semel.consumer.context",
+    "Exponential": "semel.consumer.backoff",
+    "Fixed": "semel.consumer.backoff",
+    "Item": "semel.consumer.batch",
+    "Lost": "semel.consumer.outcomes",
+    "Message": "semel.consumer.context",
+    "Reject": "semel.consumer.outcomes",
+    "Report": "semel.consumer.report",
+    "Retry": "semel.consumer.outcomes",
+    "Schedule": "semel.consumer.backoff",
+    "Skip": "semel.consumer.outcomes",
+}
+__all__ = [
+    "App",
+    "Backoff",
+    "Batch",
+    "Context",
+    "Exponential",
+    "Fixed",
+    "Item",
+    "Lost",
+    "Message",
+    "Reject",
+    "Report",
+    "Retry",
+    "Schedule",
+    "Skip",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

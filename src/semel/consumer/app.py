@@ -50,6 +50,16 @@ class App:
     semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. `drain`: how long handlers may
     take to finish after SIGTERM; by default SEMEL_DRAIN, else 25 seconds. Any option of a handler can be given here for
     all of them; see `semel run --explain`.
+
+    >>> from semel import App, Client
+    >>> app = App(ledger="sqlite:///ledger.db")
+    >>> @app.handler("orders", key="$.id")
+    ... def ship(order: dict) -> None:
+    ...     print("shipping", order["id"])
+    >>> message = Client().create_queue("orders").send('{"id": 7}')
+    >>> app.run(exit_when_empty=True).completed
+    shipping 7
+    1
     """
 
     def __init__(
@@ -136,7 +146,7 @@ class App:
         return report
 
     def start(self, stack: ExitStack, **options: Any) -> Runtime:
-        """A runtime that is running; the caller stops and finishes it."""
+        """Internal. A runtime that is running; the caller stops and finishes it."""
         runtime = self.prepare(stack, **options)
         runtime.start()
         return runtime
@@ -155,7 +165,7 @@ class App:
         queues: Collection[str] | None = None,
         **command_line: Any,
     ) -> Runtime:
-        """A runtime that can be started; `stack` closes what was opened for it."""
+        """Internal. A runtime that can be started; `stack` closes what was opened for it."""
         tools = tools or self.tools(stack)
         client, ledger = self.client(), self.ledger(stack)
         setups = self.queue_setups(client, ledger, tools, create_dlq=create_dlq, only=queues, **command_line)
@@ -176,6 +186,7 @@ class App:
         return runtime
 
     def tools(self, stack: ExitStack, **given: Any) -> Tools:
+        """Internal. What all queue consumers of a run share."""
         log = self._attempt_log or os.environ.get("SEMEL_ATTEMPT_LOG")
         if isinstance(log, str):
             log = AttemptLog.open(log)
@@ -204,17 +215,18 @@ class App:
 
     @property
     def profile(self) -> str | None:
-        """The AWS profile that was named for it."""
+        """Internal. The AWS profile that was named for it."""
         return self._address[2]
 
     def client(self) -> Client:
+        """Internal. The SQS client of the app, made when it is first needed."""
         if self._client is None:
             self._client = Client(*self._address)
         return self._client
 
     @property
     def configured_ledger(self) -> Ledger | str:
-        """The ledger, or the address of the one that is opened when the app runs."""
+        """Internal. The ledger, or the address of the one that is opened when the app runs."""
         return self._chosen_ledger or DEFAULT_LEDGER
 
     @property
@@ -222,7 +234,7 @@ class App:
         return self._ledger or os.environ.get("SEMEL_LEDGER")
 
     def ledger(self, stack: ExitStack) -> Ledger:
-        """Opens it. Raises SemelError if none was configured and SQS is not on this machine."""
+        """Internal. Opens it. Raises SemelError if none was configured and SQS is not on this machine."""
         if not self._chosen_ledger:
             preflight.check_ledger_is_chosen(self.client().endpoint)
         configured = self.configured_ledger
@@ -242,7 +254,7 @@ class App:
         only: Collection[str] | None = None,
         **command_line: Any,
     ) -> list[QueueSetup]:
-        """One for each handler, its settings resolved. Raises SemelError for whatever could not work."""
+        """Internal. One for each handler, its settings resolved. Raises SemelError for whatever could not work."""
         if not self.handlers:
             raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
         settings_.check_names(command_line, "a run")
@@ -250,7 +262,7 @@ class App:
         return [self._queue_setup(handler, client, ledger, tools, command_line, create_dlq) for handler in handlers]
 
     def announce(self, setups: Sequence[QueueSetup], ledger: Ledger, client: Client, name: str = "") -> None:
-        """Log what is about to run, with warnings."""
+        """Internal. Log what is about to run, with warnings."""
         what = f"started {name}" if name else "started"
         logger.info("%s: ledger %s, SQS at %s", what, self.ledger_name, client.endpoint)
         for setup in setups:
@@ -269,7 +281,7 @@ class App:
 
     @property
     def ledger_name(self) -> str:
-        """The ledger's address, its password hidden; the name of its class if there is no address."""
+        """Internal. The ledger's address, its password hidden; the name of its class if there is no address."""
         configured = self.configured_ledger
         if isinstance(configured, Ledger):
             return type(configured).__name__
@@ -314,6 +326,7 @@ class App:
 
     @contextmanager
     def driven_by(self, drain: Callable[[], int]) -> Iterator[None]:
+        """Internal. `drain` calls this function while the block lasts."""
         self._drain = drain
         try:
             yield

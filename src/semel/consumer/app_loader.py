@@ -40,7 +40,7 @@ class RunOptions:
 
 
 class AppNotFound(SemelError):
-    """There is no such module, app or handler."""
+    """There is no such module, app or handler. Check the name, written as `module:app`, and the working folder."""
 
 
 def load_app(options: RunOptions) -> App:

@@ -17,14 +17,28 @@ Jitter = Literal["full", "equal", "none"]
 
 
 class Backoff(Protocol):
-    """`attempt` is the one that has failed, 1 the first; `chance` is a random number in [0, 1)."""
+    """`attempt` is the one that has failed, 1 the first; `chance` is a random number in [0, 1).
 
-    def delay(self, attempt: int, chance: float) -> float: ...
+    >>> from semel import App
+    >>> class Patient:
+    ...     def delay(self, attempt: int, chance: float) -> float:
+    ...         return 60.0 * attempt
+    >>> app = App(retry=Patient())
+    """
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`base` seconds after the first attempt, `factor` times as long after each further one, never past `cap`."""
+    """`base` seconds after the first attempt, `factor` times as long after each further one, never past `cap`.
+
+    >>> from semel import App, Exponential
+    >>> app = App(retry=Exponential(base="1s", cap="5m", jitter="none"))
+    >>> [Exponential(base=1, cap=60, jitter="none").delay(attempt, 0.5) for attempt in (1, 2, 3, 10)]
+    [1.0, 2.0, 4.0, 60.0]
+    """
 
     base: Duration = 2.0
     cap: Duration = 900.0
@@ -38,6 +52,7 @@ class Exponential:
         _check(self.jitter)
 
     def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after this attempt."""
         cap = seconds(self.cap)
         try:
             grown = seconds(self.base) * self.factor ** max(0, attempt - 1)
@@ -48,7 +63,13 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same wait."""
+    """Always the same wait.
+
+    >>> from semel import App, Fixed
+    >>> app = App(retry=Fixed("30s"))
+    >>> Fixed("30s").delay(attempt=3, chance=0.5)
+    30.0
+    """
 
     every: Duration
     jitter: Jitter = "none"
@@ -58,12 +79,19 @@ class Fixed:
         _check(self.jitter)
 
     def delay(self, attempt: int, chance: float) -> float:  # noqa: ARG002
+        """Seconds to wait, the same after each attempt."""
         return spread(seconds(self.every), self.jitter, chance)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One wait after the other; when they are used up, the last one again and again."""
+    """One wait after the other; when they are used up, the last one again and again.
+
+    >>> from semel import App, Schedule
+    >>> app = App(retry=Schedule([1, "30s", "5m"]))
+    >>> [Schedule([1, "30s", "5m"]).delay(attempt, 0.5) for attempt in (1, 2, 3, 4)]
+    [1.0, 30.0, 300.0, 300.0]
+    """
 
     delays: Sequence[Duration]
     jitter: Jitter = "none"
@@ -75,6 +103,7 @@ class Schedule:
         _check(self.jitter)
 
     def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after this attempt."""
         place = min(max(1, attempt), len(self.delays)) - 1
         return spread(seconds(self.delays[place]), self.jitter, chance)
 

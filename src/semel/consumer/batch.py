@@ -16,33 +16,48 @@ T = TypeVar("T")
 
 
 class Item(Generic[T]):
-    """One message of a batch: done when the handler returns, unless it says otherwise."""
+    """One message of a batch: done when the handler returns, unless it says otherwise.
+
+    >>> from semel import App, Batch
+    >>> app = App()
+    >>> @app.batch_handler("payments", key="$.id")
+    ... def book(batch: Batch[dict]) -> None:
+    ...     for item in batch:
+    ...         if item.value["amount"] < 0:
+    ...             item.reject("the amount is negative")
+    """
 
     __slots__ = ("_delivery", "outcome", "value")
 
     def __init__(self, delivery: Delivery) -> None:
+        """Internal. A worker makes it."""
         self._delivery = delivery
         self.value: T = delivery.value
         self.outcome: Outcome | None = None
 
     @property
     def context(self) -> Context:
+        """The context of this message: its claim, a logger and steps."""
         return self._delivery.context
 
     @property
     def message(self) -> Message:
+        """The message as it was received."""
         return self._delivery.received
 
     @property
     def key(self) -> str:
+        """The idempotency key of this message."""
         return self._delivery.key
 
     @property
     def fence(self) -> int:
+        """The fence of this message's claim; it grows with every holder of the key."""
         return self._delivery.fence
 
     @property
     def attempt(self) -> int:
+        """1 for the first attempt at this message."""
         return self._delivery.attempt
 
     @property
@@ -65,22 +80,35 @@ class Item(Generic[T]):
 
 
 class Batch(Generic[T]):
-    """The messages of one call, in the order of their receipt; those of a FIFO group in their group's order."""
+    """The messages of one call, in the order of their receipt; those of a FIFO group in their group's order.
+
+    >>> from semel import App, Batch, Transaction
+    >>> app = App()
+    >>> @app.batch_handler("payments", key="$.id", size=100)
+    ... def book(batch: Batch[dict], tx: Transaction) -> None:
+    ...     rows = [(payment["id"], payment["amount"]) for payment in batch.values]
+    ...     tx.executemany("INSERT INTO payments VALUES (?, ?)", rows)
+    """
 
     __slots__ = ("items",)
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        """Internal. A worker makes it."""
         self.items: list[Item[T]] = [Item(delivery) for delivery in deliveries]
 
     def __iter__(self) -> Iterator[Item[T]]:
+        """Iterates over the items."""
         return iter(self.items)
 
     def __len__(self) -> int:
+        """The number of items."""
         return len(self.items)
 
     def __getitem__(self, place: int) -> Item[T]:
+        """The item at this index."""
         return self.items[place]
 
     @property
     def values(self) -> list[T]:
+        """The decoded bodies, in the order of the items."""
         return [item.value for item in self.items]

@@ -32,16 +32,25 @@ class Context:
 
     `key` is the idempotency key: pass it on to whatever you call, so that a second attempt is known as such.
     `fence` grows with every holder of the key: a store that compares it can refuse an overtaken one.
+
+    >>> from semel import App, Context
+    >>> app = App()
+    >>> @app.handler("payments", key="$.id")
+    ... def charge(payment: dict, ctx: Context) -> None:
+    ...     ctx.log.info("attempt %d", ctx.attempt)
+    ...     bank.charge(payment["amount"], idempotency_key=ctx.key)
     """
 
     __slots__ = ("_delivery", "_log")
 
     def __init__(self, delivery: Delivery) -> None:
+        """Internal. A worker makes it."""
         self._delivery = delivery
         self._log: MessageLogger | None = None
 
     @property
     def key(self) -> str:
+        """The idempotency key of the message."""
         return self._delivery.key
 
     @property
@@ -51,6 +60,7 @@ class Context:
 
     @property
     def fence(self) -> int:
+        """The fence of the claim; it grows with every holder of the key."""
         return self._delivery.fence
 
     @property
@@ -60,10 +70,12 @@ class Context:
 
     @property
     def queue(self) -> str:
+        """The name of the queue."""
         return self._delivery.setup.name
 
     @property
     def message(self) -> Message:
+        """The message as it was received."""
         return self._delivery.received
 
     @property

@@ -7,12 +7,22 @@ from semel.errors import SemelError
 
 
 class Outcome(SemelError):
-    """Control flow, not failure."""
+    """What a handler can raise instead of returning. It is not a failure. Raise one of its subclasses in a handler, and
+    do not catch it."""
 
 
 class Retry(Outcome):
-    """Call me again with this message, `after` so long (30, "30s", "5m", a timedelta); by the handler's back-off if not
-    given. SQS can hide a message for twelve hours at most."""
+    """The handler is called again with this message: after `after` (30, "30s", "5m", a timedelta), or by the handler's
+    back-off if it is not given. SQS can hide a message for twelve hours at most. Raise it in a handler to try again
+    later.
+
+    >>> from semel import App, Retry
+    >>> app = App()
+    >>> @app.handler("payments")
+    ... def charge(payment: dict) -> None:
+    ...     if bank.is_closed():
+    ...         raise Retry("the bank is closed", after="10m")
+    """
 
     def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
         super().__init__(reason or "the handler asked to be called again")
@@ -20,7 +30,16 @@ class Retry(Outcome):
 
 
 class Reject(Outcome):
-    """Never call me again with this message: put it into the dead-letter queue, with this reason."""
+    """The handler is never called again with this message. Raise it in a handler to send the message to the dead-letter
+    queue.
+
+    >>> from semel import App, Reject
+    >>> app = App()
+    >>> @app.handler("payments")
+    ... def charge(payment: dict) -> None:
+    ...     if payment["amount"] < 0:
+    ...         raise Reject("the amount is negative")
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,11 +47,29 @@ class Reject(Outcome):
 
 
 class Skip(Outcome):
-    """Nothing to do: count the message as done, without a result."""
+    """The message counts as done, without a result. Raise it in a handler when there is nothing to do.
+
+    >>> from semel import App, Skip
+    >>> app = App()
+    >>> @app.handler("payments")
+    ... def charge(payment: dict) -> None:
+    ...     if payment.get("test"):
+    ...         raise Skip("a test payment")
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
 class Lost(Outcome):
-    """The claim may be gone: another worker may have the message by now. A handler that raises it has no outcome."""
+    """The claim may be gone: another worker may have the message by now. A handler that raises it has no outcome.
+    Stop working on the message, and do not catch it.
+
+    >>> from semel import App, Context
+    >>> app = App()
+    >>> @app.handler("reports")
+    ... def build(report: dict, ctx: Context) -> None:
+    ...     for page in report["pages"]:
+    ...         ctx.check()  # raises Lost if another worker may have the message
+    ...         render(page)
+    """

@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Report:
     """By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`, messages that a run
-    with exit_when_empty returned to the queue for another attempt. `outbox`: messages that are still to be sent."""
+    with exit_when_empty returned to the queue for another attempt. `outbox`: messages that are still to be sent.
+
+    >>> from semel import App, Client
+    >>> app, queue = App(), Client().create_queue("orders")
+    >>> @app.handler("orders")
+    ... def ship(order: dict) -> None: ...
+    >>> report = app.run(exit_when_empty=True)
+    >>> report.clean, report.completed
+    (True, 0)
+    >>> print(report)
+    messages completed: 0
+    """
 
     completed: int = 0
     left: dict[str, int] = field(default_factory=dict)
@@ -23,6 +34,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
+        """Whether the run ended without an error and no handler still ran."""
         return not self.left and self.error is None
 
     def __str__(self) -> str:
@@ -39,7 +51,7 @@ class Report:
 
     @classmethod
     def sum(cls, reports: Sequence[Report]) -> Report:
-        """Of workers that share their queues and their outbox. The first error counts."""
+        """Internal. Of workers that share their queues and their outbox. The first error counts."""
         return cls(
             completed=sum(report.completed for report in reports),
             left=_added(report.left for report in reports),

@@ -32,7 +32,8 @@ _log: Final = logging.getLogger("semel.dlq")
 
 
 class AuditError(SemelError):
-    """The audit log cannot be written or read. `reason` is the system's."""
+    """The audit log cannot be written or read. `reason` is the system's. Set SEMEL_STATE to a folder that this user may
+    write to."""
 
     reason = ""
 

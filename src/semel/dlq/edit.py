@@ -30,11 +30,11 @@ from semel.sqs.errors import QueueNotFound
 
 
 class NoSuchMessage(SemelError):
-    """No message with this id is available in the queue."""
+    """No message with this id is available in the queue. List the queue's messages: `semel dlq list QUEUE`."""
 
 
 class EditError(SemelError):
-    """A changed copy that cannot be sent; nothing was sent."""
+    """A changed copy cannot be sent. Nothing was sent. Correct the copy as the text says, and send it again."""
 
 
 class Key(enum.Enum):

@@ -31,11 +31,11 @@ _COUNTS: Final = (
 
 
 class NoSuchQueue(SemelError):
-    """There is no such queue."""
+    """There is no such queue. Check the queue's name, region and endpoint."""
 
 
 class NotDeadLetterQueue(SemelError):
-    """No queue has this one as its dead-letter queue, and nobody said that it is meant all the same."""
+    """No queue has this one as its dead-letter queue. Check the name, or allow it with `any_queue=True`."""
 
 
 def no_such_queue(queue: Queue) -> NoSuchQueue:

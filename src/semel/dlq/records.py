@@ -46,6 +46,7 @@ class OperatorRecords:
         return self._jobs.all()
 
     def job(self, id: str) -> Job:
+        """The job with this id. Raises NoSuchJob."""
         return self._jobs.get(id)
 
     def wait(self, id: str, timeout: float | None = None) -> Job:
@@ -66,6 +67,7 @@ class OperatorRecords:
         return control
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
+        """Entries of the audit log, at most `limit`."""
         return list(self.audit.entries(where, limit))
 
     def annotate(self, text: str) -> Annotation:
@@ -74,4 +76,5 @@ class OperatorRecords:
             return annotation_log.add(self.state, text, self.who, self._clock())
 
     def annotations(self, since: float = 0.0) -> list[Annotation]:
+        """The annotations since this time, in seconds since 1970."""
         return annotation_log.since(self.state, since)

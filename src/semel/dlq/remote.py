@@ -58,7 +58,8 @@ _log: Final = logging.getLogger("semel.dlq")
 
 
 class RemoteError(SemelError):
-    """The dashboard refused, failed, or did not answer. `status` is the HTTP status, 0 without an answer."""
+    """The dashboard refused, failed, or did not answer. `status` is the HTTP status, 0 without an answer. Check that
+    the dashboard runs, its address and its token."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)

@@ -12,7 +12,8 @@ from semel.errors import InvalidRequest
 
 
 class SelectionError(InvalidRequest):
-    """Messages are not selected, or in more than one way. Nothing was touched."""
+    """Messages are not selected, or in more than one way. Nothing was touched. Select in one way: a filter, ids, or
+    all."""
 
 
 class Selection(NamedTuple):

@@ -59,7 +59,19 @@ class DeadLetterService(OperatorRecords):
     """The service for one user. `by` gives it for another; jobs, audit log and state folder are shared.
 
     `ledger` may be a function that opens it when it is needed. `max_receive`: on SQS, maximum number of messages that
-    one scan receives."""
+    one scan receives.
+
+    >>> from semel import Client
+    >>> from semel.dlq import DeadLetterService
+    >>> client = Client()
+    >>> dead = client.create_queue("orders-dlq")
+    >>> policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5}
+    >>> queue = client.create_queue("orders", {"RedrivePolicy": policy})
+    >>> sent = dead.send('{"id": 7}')
+    >>> service = DeadLetterService(client)
+    >>> [(info.name, info.visible) for info in service.queues()]
+    [('orders-dlq', 1)]
+    """
 
     def __init__(
         self,
@@ -85,6 +97,7 @@ class DeadLetterService(OperatorRecords):
 
     @property
     def endpoint(self) -> str:
+        """The address of SQS."""
         return self.client.endpoint
 
     def address(self, info: DeadLetterQueue) -> str:

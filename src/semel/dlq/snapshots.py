@@ -35,7 +35,8 @@ _FIELDS: Final = (
 
 
 class SnapshotError(SemelError):
-    """A file of messages that cannot be written, or a line of it that cannot be read."""
+    """A file of messages cannot be written, or a line of it cannot be read. Check the file and the line that the text
+    names."""
 
 
 def line(message: DeadLetterMessage, *, at: float) -> bytes:

@@ -3,4 +3,6 @@
 from pathlib import Path
 from typing import Final
 
+__all__ = ["SAMPLE"]
+
 SAMPLE: Final = Path(__file__).with_name("sample.jsonl")  # a log to try it on; bench/doctor_sample.py makes it

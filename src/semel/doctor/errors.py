@@ -6,4 +6,4 @@ from semel.errors import SemelError
 
 
 class DoctorError(SemelError):
-    """The doctor cannot look at what it was given."""
+    """The doctor cannot use an input or an option. Correct the input or option that the text names."""

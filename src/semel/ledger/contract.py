@@ -30,19 +30,20 @@ MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all the notes
 
 
 class LedgerError(SemelError):
-    """The ledger was asked for something that it cannot do; the text says what, and the way out."""
+    """The ledger cannot do what it was asked for. Follow the text: it names the way out."""
 
 
 class LedgerUnavailable(LedgerError, Unavailable):
-    """The store did not answer. Nothing is known to have changed; fail closed and try again later."""
+    """The store did not answer. Nothing is known to have changed. Do no work for the key, and try again later."""
 
 
 class OutcomeUnknown(LedgerUnavailable):
-    """The connection broke while a transaction was being committed: look the key up before doing anything else."""
+    """The connection broke while a transaction was being committed. Look the key up before you do anything else."""
 
 
 class Fenced(LedgerError):
-    """A newer claim on the key exists: what this holder did must not count."""
+    """A newer claim on the key exists: what this holder did must not count. Stop, and leave the key to the newer
+    claim."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -53,6 +54,13 @@ def value(kind: type[Value]) -> type[Value]:
 
 
 class Status(enum.StrEnum):
+    """The state of a key in the ledger.
+
+    >>> from semel.ledger import Status
+    >>> [str(status) for status in Status]
+    ['free', 'claimed', 'done', 'rejected']
+    """
+
     FREE = "free"  # released or forgotten; the row stays for its fence
     CLAIMED = "claimed"
     DONE = "done"
@@ -69,6 +77,13 @@ class ClaimRequest:
     `payload` is a digest of what came with the key: the same key with another digest is a conflict; "" fits anything.
     `source` says where it came from, for example "orders/<message id>". A rejected key can be won again only from
     another source than the rejected one: so a dead letter that is sent back runs, and a late twin of it does not.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7", payload="sha256:1f")], claimant="a", lease=30)
+    >>> won.claim.key
+    'order-7'
     """
 
     key: str
@@ -78,7 +93,17 @@ class ClaimRequest:
 
 @value
 class Claim:
-    """The right to work on a key; every later write shows `fence`."""
+    """The right to work on a key; every later write shows `fence`.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     ledger.release([won.claim])
+    [True]
+    >>> won.claim
+    Claim(key='order-7', fence=1)
+    """
 
     key: str
     fence: int
@@ -90,6 +115,13 @@ class Won:
 
     `attempt` counts the claims since the key was new, forgotten, or brought back after a rejection: 1 is the first.
     `taken_over`: an earlier holder let its lease run out. `notes`: what earlier attempts noted (finished steps).
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    >>> won.attempt, won.lease, won.taken_over
+    (1, 30, False)
     """
 
     claim: Claim
@@ -101,7 +133,17 @@ class Won:
 
 @value
 class Done:
-    """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it."""
+    """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest, Completion
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     recorded = ledger.record([Completion(won.claim, result=b"shipped")])
+    ...     [done] = ledger.claim([ClaimRequest("order-7")], claimant="b", lease=30)
+    >>> done.result
+    b'shipped'
+    """
 
     key: str
     status: Status
@@ -110,7 +152,16 @@ class Done:
 
 @value
 class Held:
-    """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease."""
+    """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     for claimant in ("a", "b"):
+    ...         [result] = ledger.claim([ClaimRequest("order-7")], claimant=claimant, lease=30)
+    >>> type(result).__name__, 29 < result.remaining <= 30
+    ('Held', True)
+    """
 
     key: str
     remaining: float
@@ -118,7 +169,16 @@ class Held:
 
 @value
 class Conflict:
-    """The key is known with another payload: two different things bear one name. `recorded`: the other one is done."""
+    """The key is known with another payload: two different things bear one name. `recorded`: the other one is done.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     for payload in ("one", "another"):
+    ...         [result] = ledger.claim([ClaimRequest("order-7", payload)], claimant=payload, lease=30)
+    >>> result
+    Conflict(key='order-7', recorded=False)
+    """
 
     key: str
     recorded: bool = False
@@ -129,7 +189,15 @@ ClaimResult = Won | Done | Held | Conflict
 
 @value
 class Completion:
-    """What became of a claim. `retention`: seconds to remember it for; None is the ledger's own `retention`."""
+    """What became of a claim. `retention`: seconds to remember it for; None is the ledger's own `retention`.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest, Completion, Status
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     ledger.record([Completion(won.claim, Status.REJECTED, result=b"no such customer")])
+    [True]
+    """
 
     claim: Claim
     status: Status = Status.DONE  # or REJECTED
@@ -139,7 +207,16 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key as the ledger has it. Times are seconds since 1970 by the store's clock."""
+    """One key as the ledger has it. Times are seconds since 1970 by the store's clock.
+
+    >>> from semel import SqliteLedger
+    >>> from semel.ledger import ClaimRequest
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     claimed = ledger.claim([ClaimRequest("order-7")], claimant="a", lease=30)
+    ...     [entry, absent] = ledger.get(["order-7", "order-8"])
+    >>> str(entry.status), entry.fence, entry.attempt, absent
+    ('claimed', 1, 1, None)
+    """
 
     key: str
     status: Status
@@ -158,7 +235,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message that a transaction has sent: it waits in the outbox until it was handed to SQS."""
+    """A message that a transaction has sent: it waits in the outbox until it was handed to SQS.
+
+    >>> from semel import SqliteLedger
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     with ledger.transaction() as tx:
+    ...         tx.send("receipts", {"order": 7})
+    ...     [outgoing] = ledger.take_outgoing()
+    >>> outgoing.queue, outgoing.body
+    ('receipts', '{"order":7}')
+    """
 
     queue: str
     body: str
@@ -173,7 +259,15 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """What is in the outbox: all that waits, how many of those SQS has refused, and some of these, the oldest first."""
+    """What is in the outbox: all that waits, how many of those SQS has refused, and some of these, the oldest first.
+
+    >>> from semel import SqliteLedger
+    >>> with SqliteLedger(":memory:") as ledger:
+    ...     with ledger.transaction() as tx:
+    ...         tx.send("receipts", {"order": 7})
+    ...     ledger.outbox_status()
+    OutboxStatus(waiting=1, refused=0, examples=())
+    """
 
     waiting: int = 0
     refused: int = 0
@@ -181,7 +275,15 @@ class OutboxStatus:
 
 
 class Transaction(ABC):
-    """The user's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction."""
+    """The user's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction.
+
+    >>> from semel import App, Transaction
+    >>> app = App(ledger="sqlite:///shop.db")
+    >>> @app.handler("payments", key="$.id")
+    ... def book(payment: dict, tx: Transaction) -> None:
+    ...     tx.execute("INSERT INTO payments VALUES (?, ?)", (payment["id"], payment["amount"]))
+    ...     tx.send("receipts", {"payment": payment["id"]})
+    """
 
     @property
     @abstractmethod
@@ -193,7 +295,8 @@ class Transaction(ABC):
         """Run one statement, in the driver's own placeholder style; returns its cursor."""
 
     @abstractmethod
-    def executemany(self, query: Any, parameters: Any, /) -> Any: ...
+    def executemany(self, query: Any, parameters: Any, /) -> Any:
+        """Run one statement for each set of parameters."""
 
     @abstractmethod
     def send(
@@ -233,6 +336,15 @@ class Ledger(ABC):
 
     Every call raises LedgerUnavailable when the store cannot be reached. `clock` is for tests: the time to go by in
     the place of the store's own. It can be set at any time.
+
+    >>> from semel import Ledger
+    >>> from semel.ledger import ClaimRequest, Completion
+    >>> with Ledger.connect("sqlite:///ledger.db") as ledger:
+    ...     [won] = ledger.claim([ClaimRequest("order-7")], claimant="call-1", lease=30)
+    ...     ledger.record([Completion(won.claim)])
+    ...     ledger.claim([ClaimRequest("order-7")], claimant="call-2", lease=30)
+    [True]
+    [Done(key='order-7', status=<Status.DONE: 'done'>, result=b'')]
     """
 
     transactional: bool = False  # whether `transaction` works
@@ -280,10 +392,12 @@ class Ledger(ABC):
         """Remove up to `limit` entries that have expired; returns how many. 0: nothing is left to remove."""
 
     @abstractmethod
-    def get(self, keys: Sequence[str]) -> list[Entry | None]: ...
+    def get(self, keys: Sequence[str]) -> list[Entry | None]:
+        """The entries of these keys, in their order; None for a key that the ledger does not have."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections to the store."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Commits when the block ends, undoes everything if it raises."""
@@ -304,6 +418,7 @@ class Ledger(ABC):
         their groups that come after them wait too."""
 
     def outbox_status(self, examples: int = 3) -> OutboxStatus:  # noqa: ARG002
+        """What is in the outbox, with up to `examples` refused messages."""
         return OutboxStatus()
 
     def count_outgoing(self) -> int:
@@ -311,6 +426,7 @@ class Ledger(ABC):
         return 0
 
     def __enter__(self) -> Self:
+        """Returns the ledger; the end of the block closes it."""
         return self
 
     def __exit__(self, *_exception: object) -> None:

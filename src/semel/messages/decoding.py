@@ -32,7 +32,8 @@ _LISTS: Final[tuple[Any, ...]] = (list, list[Any], list[object], typing.List)  #
 
 
 class Undecodable(SemelError):
-    """A body does not fit what its handler takes; `reason` says in a few words why, without the body."""
+    """A body does not fit the type that its handler takes; `reason` says why in a few words, without the body. Correct
+    the producer, or the handler's type."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"

@@ -27,7 +27,7 @@ class _Missing:
         return "MISSING"
 
 
-MISSING: Final = _Missing()
+MISSING: Final[_Missing] = _Missing()
 
 
 @dataclass(frozen=True, slots=True)

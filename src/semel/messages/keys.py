@@ -50,7 +50,8 @@ class Received(Protocol):
 
 
 class NoKey(SemelError):
-    """The rule found no key in a message; `reason` says why, without the message's content."""
+    """The key rule found no key in a message; `reason` says why, without the message's content. Set the key in the
+    producer, or change `key` or `missing_key`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the message has no key: {reason}")

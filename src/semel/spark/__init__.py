@@ -11,21 +11,32 @@ from typing import TYPE_CHECKING, Any
 from semel.spark.interpreter import use_this_python
 
 if TYPE_CHECKING:
+    from semel.spark.segments.codec import decode as decode_segment
     from semel.spark.source.datasource import register
     from semel.spark.source.deduplication import once
     from semel.spark.spark_session import session
 
-__all__ = ["once", "register", "session"]
+__all__ = ["decode_segment", "once", "register", "session"]
 
-_HOMES = {"once": "source.deduplication", "register": "source.datasource", "session": "spark_session"}
+_HOMES = {
+    "decode_segment": ("segments.codec", "decode"),
+    "once": ("source.deduplication", "once"),
+    "register": ("source.datasource", "register"),
+    "session": ("spark_session", "session"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(f"semel.spark.{_HOMES[name]}"), name)
+        module, attribute = _HOMES[name]
+        return getattr(import_module(f"semel.spark.{module}"), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
 
 
 use_this_python()

@@ -53,7 +53,7 @@ exec {java} "$@"
 
 
 class JavaError(SemelError):
-    """There is no Java here that can run Spark."""
+    """There is no Java here that can run Spark. Install `semel[spark]`, or set JAVA_HOME to Java 17 or newer."""
 
 
 @dataclass(frozen=True, slots=True)

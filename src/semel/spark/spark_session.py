@@ -79,7 +79,8 @@ LOCAL_FILES: Final = {
 
 
 class SparkError(SemelError):
-    """There is no Spark to be had here: PySpark is missing or too old, or Spark does not start."""
+    """PySpark is missing or too old, or Spark does not start. Install `semel[spark]`, or remove the cause in the
+    text."""
 
 
 def session(
@@ -91,6 +92,9 @@ def session(
     in their names, are given as `**{"spark.driver.memory": "4g"}`; those that a running Spark cannot change are named
     in a warning. Nothing of Spark's log reaches the terminal; the environment variable SEMEL_SPARK_LOG=warn (or info)
     brings it back. A task is tried 4 times, on one machine too.
+
+    >>> from semel.spark import session
+    >>> spark = session("orders", cores=2)  # doctest: +SKIP
     """
     check_pyspark()
     chosen = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}

@@ -58,7 +58,8 @@ SIGNATURE_DOES_NOT_MATCH: Final = Kind("InvalidSignatureException", "SignatureDo
 
 
 class ServiceError(SemelError):
-    """One error answer of SQS. `kind` says how it travels, `message` is the text that clients match on."""
+    """An error answer of SQS inside the broker. `kind` says how it is sent, `message` is the text that clients match
+    on. Catch `SqsError` instead: a client raises no other."""
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
@@ -66,6 +67,7 @@ class ServiceError(SemelError):
         self.message = message
 
     def as_batch_entry(self, entry_id: str) -> dict[str, Any]:
+        """Internal. The error as a failed entry of a batch."""
         return {
             "Id": entry_id,
             "SenderFault": self.kind.fault == "Sender",
@@ -92,10 +94,10 @@ def no_such_queue() -> ServiceError:
 
 
 class SqsError(SemelError):
-    """A call to SQS that did not succeed, after all attempts.
+    """A call to SQS failed, after all attempts. Try again later if `retryable` is true, else follow the text.
 
-    `code` is SQS's own where it gave one; `status` is 0 if there was no answer; `retryable` says whether the same
-    call may well succeed later; `attempts` counts how often it was sent."""
+    `code` is SQS's own if it gave one; `status` is 0 if there was no answer; `attempts` counts how often the call was
+    sent."""
 
     retryable = False
 
@@ -110,66 +112,73 @@ class SqsError(SemelError):
 
 
 class BadConfiguration(SqsError):
-    """The client cannot be made: a profile, region, endpoint or setting that is missing or makes no sense."""
+    """The client cannot be created: a profile, region, endpoint or setting is missing or wrong. Set what the text
+    names."""
 
 
 class NoCredentials(BadConfiguration, PermissionDenied):
-    """There are no credentials to sign with, or they could not be fetched."""
+    """There are no credentials to sign with, or they could not be fetched. Set AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, or a profile."""
 
 
 class BadRequest(SqsError):
-    """SQS, or the client for it, refuses what was asked; asking again changes nothing."""
+    """SQS, or the client for it, refuses the request. Change the request: the same one fails again."""
 
 
 class QueueNotFound(BadRequest):
-    """There is no such queue at this endpoint, in this region and account."""
+    """There is no such queue at this endpoint, in this region and account. Check the name, region, account and
+    endpoint, or create the queue."""
 
 
 class QueueExists(BadRequest):
-    """CreateQueue: a queue of this name has other attributes."""
+    """CreateQueue: a queue with this name has other attributes. Use its attributes, or another name."""
 
 
 class ReceiptInvalid(BadRequest):
-    """The receipt handle is not one of this queue's, or its message is no longer in flight."""
+    """The receipt handle does not belong to this queue, or its message is no longer in flight. Receive the message
+    again, and use the new receipt handle."""
 
 
 class AccessDenied(SqsError, PermissionDenied):
-    """The credentials are good, but may not do this."""
+    """The credentials are valid, but do not allow this action. Allow the action in IAM or in the queue's policy."""
 
 
 class CredentialsRefused(AccessDenied):
-    """SQS does not know the credentials, or no longer, or the signature does not match.
+    """SQS does not know the credentials, they have expired, or the signature does not match. Renew the credentials, and
+    check this machine's clock.
 
-    `server_time` is when SQS said so, by its own clock."""
+    `server_time` is when SQS refused them, by its own clock."""
 
     server_time: float | None = None
 
 
 class OverLimit(SqsError):
-    """Too many messages in flight, or too much of something else: it passes when some of it is gone."""
+    """Too many messages are in flight, or another limit of SQS is reached. Delete messages that are in flight, then
+    call again."""
 
 
 class TooSoon(SqsError):
-    """A queue was purged or deleted less than a minute ago."""
+    """A queue was purged or deleted less than a minute ago. Wait for 60 seconds, then call again."""
 
 
 class Throttled(SqsError, Unavailable):
-    """SQS asks to be called less often."""
+    """SQS receives more calls than it allows. Call less often, and try again later."""
 
     retryable = True
 
 
 class ServerFailed(SqsError, Unavailable):
-    """SQS failed, or what answered in its place did."""
+    """SQS failed, or a proxy in front of it did. Try again later."""
 
     retryable = True
 
 
 class Unreachable(SqsError, Unavailable):
-    """No answer: no connection to the endpoint, or it ended or stayed silent. The call may have been carried out."""
+    """No connection to the endpoint, or it was closed or stayed silent. The call may have been carried out. Check the
+    endpoint and the network, then try again."""
 
     retryable = True
 
 
 class Cancelled(SqsError):
-    """The call was ended by its `Cancel`. What it asked for may have been carried out."""
+    """The call was ended by its `Cancel`. It may have been carried out. Stop, or call again with a new `Cancel`."""

@@ -31,7 +31,8 @@ class Action(StrEnum):
 
 
 class Refused(SemelError):
-    """A command that cannot be carried out; `status` is the HTTP status of the answer."""
+    """A command to a worker that cannot be carried out; `status` is the HTTP status of the answer. Correct the command
+    as the text says."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)

@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 
 
 class MappingError(InvalidRequest):
-    """An option that names fields cannot be understood; the text says which, and what would be."""
+    """An option that names fields cannot be read. Write the option as the text shows."""
 
 
 def plain(word: str) -> str:

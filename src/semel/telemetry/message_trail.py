@@ -36,7 +36,7 @@ _DATE: Final = re.compile(r"date=(\d{4})-(\d{2})-(\d{2})")
 
 
 class TrailError(SemelError):
-    """The attempt log cannot be read at all."""
+    """The attempt log cannot be read at all. Check the folder that workers write to: `--attempt-log`."""
 
 
 @dataclass(frozen=True, slots=True)

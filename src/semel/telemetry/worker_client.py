@@ -17,7 +17,8 @@ TOKEN_VARIABLE: Final = "SEMEL_CONTROL_TOKEN"
 
 
 class WorkerError(SemelError):
-    """A worker did not answer, or refused. `status`: the HTTP status of its answer; 0 if there was none."""
+    """A worker did not answer, or refused. `status`: the HTTP status of its answer; 0 if there was none. Check that the
+    worker runs, its address and its token."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)

@@ -97,7 +97,18 @@ class DrivenWorker:
 
 
 class Driver:
-    """One worker after the other: when one crashes, the next `drain` is done by a new one, which knows nothing."""
+    """One worker after the other: when one crashes, the next `drain` is done by a new one, which knows nothing.
+
+    >>> from semel import App
+    >>> from semel.testing import driving, running
+    >>> app = App()
+    >>> @app.handler("orders")
+    ... def ship(order: dict) -> None: ...
+    >>> with running(clock="manual") as broker, driving(app, broker) as driver:
+    ...     sent = driver.client.create_queue("orders").send("{}")
+    ...     driver.drain()
+    1
+    """
 
     def __init__(
         self,
@@ -111,6 +122,7 @@ class Driver:
         log: AttemptLog | None = None,
         **options: Any,
     ) -> None:
+        """Internal. Use `driving`."""
         self.app = app
         self.broker = broker
         self.client = client
@@ -131,7 +143,7 @@ class Driver:
         self._crash_at = point
 
     def check_crashed(self) -> None:
-        """A test whose crash never came has shown nothing."""
+        """Internal. A test whose crash never came has shown nothing."""
         if self._crash_at is not None:
             raise SemelError(
                 f"no worker came to the crash point {self._crash_at!r}, which is passed by {_PASSED_BY[self._crash_at]}"
@@ -144,7 +156,7 @@ class Driver:
 
     @property
     def worker(self) -> DrivenWorker:
-        """The worker that is alive."""
+        """Internal. The worker that is alive."""
         if self._worker is None:
             self.workers += 1
             # No two workers may bear one name, nor those of two drivers: the ledger tells claims apart by it.
@@ -156,6 +168,7 @@ class Driver:
         return self._worker
 
     def consumer(self, queue: str) -> QueueConsumer:
+        """Internal. The queue consumer of this queue."""
         return next(consumer for consumer in self.worker.consumers if consumer.name == queue)
 
     def drain(self) -> int:

@@ -40,6 +40,12 @@ def check(
     proof says `logged=EventKind`, so that an effect is missed even if there is not a single one.
     grace: what was sent so many seconds before the end may still be on its way, and is not lost.
     limit: how many findings of each kind are kept; all are counted.
+
+    >>> from semel.verify import EventKind, HistoryEvent, check
+    >>> kinds = (EventKind.SEND, EventKind.EFFECT, EventKind.EFFECT)
+    >>> verdict = check([HistoryEvent(kind, key="order-7") for kind in kinds])
+    >>> [finding.text for finding in verdict.findings]
+    ['order-7 has 2 effects']
     """
     index = KeyIndex(strict=delete_after == "record")
     find = index.find

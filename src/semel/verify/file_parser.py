@@ -21,7 +21,7 @@ _JSON: Final = msgspec.json.Decoder()
 
 
 class HistoryError(SemelError):
-    """A history cannot be read at all; the text says why, and what to do."""
+    """A history cannot be read at all. Correct the file or the option that the text names."""
 
 
 class FileParser:

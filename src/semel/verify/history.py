@@ -8,7 +8,12 @@ import msgspec
 
 
 class EventKind(enum.StrEnum):
-    """What happened."""
+    """What happened.
+
+    >>> from semel.verify import EventKind
+    >>> EventKind("dead_letter")
+    <EventKind.DEAD_LETTER: 'dead_letter'>
+    """
 
     SEND = "send"  # a queue accepted the message
     DELIVER = "deliver"  # a worker received it
@@ -26,7 +31,13 @@ class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     A key is what an effect must happen once for. An event without a key belongs to the key that another event names
     together with its message; if none does, the message is its own key. Keys of different queues are different keys;
-    an event without a queue belongs to the queue that the other events of its key name."""
+    an event without a queue belongs to the queue that the other events of its key name.
+
+    >>> from semel.verify import EventKind, HistoryEvent
+    >>> event = HistoryEvent(EventKind.EFFECT, key="order-7", worker="a", fence=3)
+    >>> event.name, event.fence
+    ('order-7', 3)
+    """
 
     kind: EventKind
     message: str = ""

@@ -13,7 +13,12 @@ from semel.verify.history import HistoryEvent
 
 
 class FindingKind(enum.StrEnum):
-    """What is wrong. The order is that of reports: the worst first."""
+    """What is wrong. The order is that of reports: the worst first.
+
+    >>> from semel.verify import FindingKind
+    >>> [str(kind) for kind in FindingKind]
+    ['lost', 'doubled', 'deleted-early', 'stale', 'reordered', 'unknown']
+    """
 
     LOST = "lost"  # sent, and neither an effect nor anywhere else
     DOUBLED = "doubled"  # more than one effect
@@ -25,6 +30,14 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One thing that is wrong with one key: `text` is a sentence, `evidence` the events that show it.
+
+    >>> from semel.verify import EventKind, HistoryEvent, check
+    >>> [finding] = check([HistoryEvent(EventKind.SEND, key="order-7")], logged=EventKind).findings
+    >>> str(finding.kind), finding.key, len(finding.evidence)
+    ('lost', 'order-7', 1)
+    """
+
     kind: FindingKind
     key: str
     text: str  # one sentence
@@ -33,6 +46,7 @@ class Finding:
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """The finding as a dictionary that can be written as JSON."""
         fields = {"kind": self.kind.value, "key": self.key, "queue": self.queue, "message": self.message}
         return {
             **{name: value for name, value in fields.items() if value},
@@ -43,6 +57,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
+    """How many events of each kind a history has.
+
+    >>> from semel.verify import EventKind, HistoryEvent, check
+    >>> history = [HistoryEvent(EventKind.SEND, key="7"), HistoryEvent(EventKind.EFFECT, key="7")]
+    >>> counts = check(history).counts
+    >>> counts.keys, counts.sends, counts.effects, counts.repeated_effects
+    (1, 1, 1, 0)
+    """
+
     events: int = 0
     keys: int = 0
     sends: int = 0
@@ -61,20 +84,34 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """A check that could not be made, in one queue or ("") in all."""
+    """A check that could not be made, in one queue or ("") in all.
+
+    >>> from semel.verify import EventKind, HistoryEvent, check
+    >>> history = [HistoryEvent(EventKind.SEND, key="7"), HistoryEvent(EventKind.EFFECT, key="7")]
+    >>> [str(unchecked.check) for unchecked in check(history).unchecked]
+    ['deleted-early', 'stale', 'reordered']
+    """
 
     check: FindingKind
     reason: str
     queue: str = ""
 
     def to_json(self) -> dict[str, str]:
+        """The check as a dictionary that can be written as JSON."""
         return {name: str(value) for name, value in asdict(self).items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`found` counts all findings; `findings` has at most so many of each kind as the check was told to keep. The same
-    goes for `repeated` and `repeats`: keys with several effects, where at-least-once allows them."""
+    goes for `repeated` and `repeats`: keys with several effects, where at-least-once allows them.
+
+    >>> from semel.verify import EventKind, HistoryEvent, check
+    >>> history = [HistoryEvent(EventKind.SEND, key="7"), HistoryEvent(EventKind.EFFECT, key="7")]
+    >>> verdict = check(history)
+    >>> verdict.ok, dict(verdict.found)
+    (True, {})
+    """
 
     findings: tuple[Finding, ...] = ()
     found: Mapping[FindingKind, int] = field(default_factory=dict)
@@ -90,6 +127,7 @@ class Verdict:
         return not self.found
 
     def to_json(self) -> dict[str, Any]:
+        """The verdict as a dictionary that can be written as JSON."""
         return {
             "ok": self.ok,
             "found": {kind.value: count for kind, count in self.found.items()},

@@ -31,7 +31,8 @@ Choose = Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
 
 
 class PeekRisk(SemelError):
-    """Reading messages means receiving them, and this queue moves messages on that were received too often."""
+    """Reading messages means receiving them, and this queue moves messages on that were received too often. Allow it
+    with `receive=True` if messages may be moved."""
 
 
 def refuse_risk(queue: Queue) -> None:

@@ -151,7 +151,7 @@ def _age(candidate: Candidate) -> tuple[Any, ...]:
     return (max(0.0, candidate.now - candidate.message.sent),) if candidate.message.sent else ()
 
 
-FIELDS: Final = {
+FIELDS: Final[Mapping[str, Field]] = {
     known.name: known
     for known in (
         Field("error", "text", lambda candidate: candidate.error),

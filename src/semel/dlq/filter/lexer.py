@@ -26,7 +26,8 @@ _TOKEN: Final = re.compile(
 
 
 class FilterError(InvalidRequest):
-    """An invalid filter. `position` is the index in its text, `problem` what is wrong there."""
+    """An invalid filter. `position` is the index in its text, `problem` what is wrong there. Correct the filter at
+    `position`."""
 
     def __init__(self, text: str, position: int, problem: str, example: str = EXAMPLE) -> None:
         self.text, self.position, self.problem, self.example = text, position, problem, example

@@ -23,7 +23,8 @@ HEARTBEAT_TIMEOUT: Final = 60.0  # seconds without one, after which a process of
 
 
 class JobNotRunning(SemelError):
-    """The job has ended, or its process is gone: it cannot be paused, resumed or cancelled."""
+    """The job has ended, or its process is gone: it cannot be paused, resumed or cancelled. Start it again for the
+    rest, if something is left."""
 
 
 class ControlRequest(msgspec.Struct, frozen=True):

@@ -26,11 +26,12 @@ _log: Final = logging.getLogger("semel.dlq")
 
 
 class JobCancelled(SemelError):
-    """The job was cancelled. Raised at a checkpoint, so nothing is half done."""
+    """The job was cancelled. Raised at a checkpoint, so nothing is half done. Start it again for the rest."""
 
 
 class JobStopped(SemelError):
-    """The work itself ends the job early, for the reason in the text."""
+    """The work itself ended the job early, for the reason in the text. Remove the reason, then start the job again for
+    the rest."""
 
 
 class State(StrEnum):

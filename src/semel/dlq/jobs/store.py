@@ -33,7 +33,7 @@ _log: Final = logging.getLogger("semel.dlq")
 
 
 class NoSuchJob(SemelError):
-    """There is no job of this id."""
+    """There is no job with this id. List the jobs: `semel jobs list`."""
 
 
 class JobFile(JobRecord):

@@ -20,7 +20,7 @@ _QUOTED: Final = 3  # failures
 
 
 class CanaryFailed(JobStopped):
-    """The canary messages did not succeed; nothing else was sent."""
+    """The canary messages did not succeed; nothing else was sent. Fix what made them fail, then redrive again."""
 
 
 def choose(messages: Sequence[DeadLetterMessage], count: int) -> list[DeadLetterMessage]:

@@ -22,7 +22,7 @@ MOST_IDS: Final = 100_000
 
 
 class PlanError(InvalidRequest):
-    """A plan that cannot be carried out as it is written; the text names the option and the way out."""
+    """A redrive plan cannot be carried out as it is written. Change the option that the text names."""
 
 
 class Engine(StrEnum):
@@ -41,6 +41,11 @@ class RedrivePlan:
       `canary_wait` seconds; 0: none. `stop_after_failures`: stop when so many came back, 0 never; None is 10 or 5 % of
       what was sent, whichever is more.
     - `dry_run`: counts what matches and touches nothing.
+
+    >>> from semel.dlq import RedrivePlan
+    >>> plan = RedrivePlan(queue="orders-dlq", where='error ~ "timeout"', rate=10, canary=5)
+    >>> plan.canary_size
+    5
     """
 
     queue: Annotated[str, Meta(min_length=1)]
@@ -94,11 +99,12 @@ class RedrivePlan:
         return self.canary if most > self.canary else 0
 
     def to_json(self) -> dict[str, Any]:
+        """The plan as a dictionary that can be written as JSON."""
         return asdict(self) | {"ids": list(self.ids), "engine": self.engine.value}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Raises PlanError."""
+        """A plan from such a dictionary. Raises PlanError."""
         known = {field.name for field in fields(cls)}
         unknown = content.keys() - known
         if unknown:

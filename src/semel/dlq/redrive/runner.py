@@ -30,7 +30,8 @@ _REASONS_SHOWN: Final = 5
 
 
 class TooManyFailures(JobStopped):
-    """What was sent comes back, or cannot be sent: the rest stays where it is."""
+    """Messages that were sent come back, or cannot be sent. The rest stays in the queue. Fix what makes them fail, then
+    redrive the rest."""
 
 
 def _live(_point: str) -> None:

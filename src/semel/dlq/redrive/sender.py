@@ -31,7 +31,8 @@ Crash = Callable[[str], None]
 
 
 class NoTarget(SemelError):
-    """It is not known where a message came from, or nothing but the message itself says so."""
+    """The source queue of a message is not known, or only the message itself names it. Choose the target queue with
+    `to`."""
 
 
 class Targets:

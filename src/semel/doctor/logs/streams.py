@@ -31,7 +31,7 @@ _ROWS: Final = 10_000  # of CSV, or of a document, at once
 
 
 class BrokenLog(SemelError):
-    """The rest of a file cannot be read."""
+    """The rest of a file cannot be read. Copy the file again from its source."""
 
 
 class Text(NamedTuple):

@@ -67,6 +67,9 @@ class DynamoLedger(Ledger):
     send the keys of batches side by side.
 
     `transaction` is one TransactWriteItems of at most 100 items: see DynamoTransaction.
+
+    >>> from semel import App, DynamoLedger
+    >>> app = App(DynamoLedger("orders-ledger", region="eu-west-1", create=True))  # doctest: +SKIP
     """
 
     transactional = True

@@ -48,7 +48,8 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 class InProgress(LedgerError):
-    """Another call with this key is running; it holds the key for `remaining` more seconds, or longer."""
+    """Another call with this key is running; it holds the key for `remaining` more seconds, or longer. Call again
+    later, or use `concurrent="wait"`."""
 
     def __init__(self, key: str, remaining: float) -> None:
         super().__init__(
@@ -59,7 +60,8 @@ class InProgress(LedgerError):
 
 
 class PayloadConflict(LedgerError):
-    """The key was used before with other arguments. `recorded`: that call is done."""
+    """The key was used before with other arguments. `recorded`: that call is done. Choose a key that tells the two
+    calls apart."""
 
     def __init__(self, key: str, recorded: bool) -> None:
         super().__init__(
@@ -70,7 +72,8 @@ class PayloadConflict(LedgerError):
 
 
 class ResultNotKept(LedgerError):
-    """The function has run for this key and will not run again, but its result could not be stored."""
+    """The function has run for this key and will not run again, but its result could not be stored. Look up
+    what the function did, or `clear` the key to run it again."""
 
 
 class Idempotent(Protocol[P, R_co]):
@@ -114,6 +117,17 @@ def idempotent(
     `concurrent`: what a call does while another runs: "raise" InProgress, or "wait" for its result up to `timeout`.
     `lease`: seconds until another may take over after a crash; it is extended while the function runs.
     `retention`: seconds to remember the result; None is the ledger's own. `encode`, `decode`: instead of JSON.
+
+    >>> from semel import SqliteLedger, idempotent
+    >>> ledger = SqliteLedger(":memory:")
+    >>> @idempotent(ledger, key="order_id", name="charge")
+    ... def charge(order_id: str, amount: int) -> str:
+    ...     print("charging", amount)
+    ...     return f"receipt for {order_id}"
+    >>> charge("7", 100), charge("7", 100)
+    charging 100
+    ('receipt for 7', 'receipt for 7')
+    >>> ledger.close()
     """
     if concurrent not in ("raise", "wait"):
         raise LedgerError(f'concurrent={concurrent!r} is unknown: it is "raise" or "wait"')

@@ -72,6 +72,9 @@ class PostgresLedger(Ledger):
     `connections`: those for everything else, shared by all threads. `timeout`: seconds until a call gives up.
     `lock_timeout`: seconds that a claim waits for a row which somebody else's open transaction has locked.
     `idle_timeout`: seconds after which the server ends a transaction that has recorded a key and then does nothing.
+
+    >>> from semel import App, PostgresLedger
+    >>> app = App(PostgresLedger("postgresql://localhost/shop", schema="orders"))  # doctest: +SKIP
     """
 
     transactional = True

@@ -62,6 +62,9 @@ class RedisLedger(Ledger):
     replicas have them. cluster: whether this is one; None finds out. connections: at most so many to a node of a
     cluster; a single server needs just a few. shards: over how many slots of a cluster the keys are spread; kept in
     the schema, and without effect on a single server.
+
+    >>> from semel import App, RedisLedger
+    >>> app = App(RedisLedger("redis://localhost:6379/0", prefix="orders"))  # doctest: +SKIP
     """
 
     def __init__(

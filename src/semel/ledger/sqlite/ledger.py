@@ -51,6 +51,11 @@ class SqliteLedger(Ledger):
 
     `timeout`: seconds to wait for a file that others hold before LedgerUnavailable. `synchronous="NORMAL"` is faster
     and survives a crash of the process, but a power cut may take the last answers back: then work can happen twice.
+
+    >>> from semel import App, SqliteLedger
+    >>> ledger = SqliteLedger("shop.db", retention=7 * 86_400)
+    >>> app = App(ledger)
+    >>> ledger.close()
     """
 
     transactional = True

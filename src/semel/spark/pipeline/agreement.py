@@ -138,7 +138,7 @@ def _check_log(log: SegmentLog, last: Commit, sink: Sink, *, in_progress: bool) 
 
 
 class ResetOutdated(CheckpointError):
-    """A driver has gone on since the reset was planned; nothing was dropped."""
+    """A driver has worked since the reset was planned. Nothing was dropped. Run the reset again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,12 @@ RESET: Final = (
 
 
 class CheckpointError(SemelError):
-    """A checkpoint cannot be used; the text says why, and the way out."""
+    """A checkpoint cannot be used. Follow the text: it names the way out."""
 
 
 class Disagreement(CheckpointError):
-    """The checkpoint, its segment log and the sink do not belong together; nothing was started."""
+    """The checkpoint, its segment log and the sink do not belong together. Nothing was started. Restore the part that
+    is wrong, or run `semel pipeline reset`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ _STRENGTH: Final = {"segments": 0, "key": 1, "ledger": 1}
 
 
 class PipelineChanged(SemelError):
-    """The file has changed in a way that would break exactly once; lists each change with its way out."""
+    """The pipeline's file has changed in a way that would break exactly once. Undo each change, or follow the text for
+    it."""
 
     def __init__(self, changes: list[Change]) -> None:
         told = "".join(f"\n  - {change.text}" for change in changes)

@@ -37,7 +37,7 @@ STRICT: Final = ConfigDict(extra="forbid", hide_input_in_errors=True, arbitrary_
 
 
 class PipelineFileError(SemelError):
-    """What is wrong with a pipeline's file: all of it at once, each with the way out."""
+    """A pipeline's file has mistakes; the text lists all of them. Correct each mistake as the text says."""
 
     def __init__(self, path: Path, mistakes: Sequence[str]) -> None:
         text = mistakes[0] if len(mistakes) == 1 else "".join(f"\n  - {mistake}" for mistake in mistakes)

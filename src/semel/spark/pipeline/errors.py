@@ -51,7 +51,8 @@ Kind = Literal["outage", "permission", "other"]
 
 
 class PipelineFailed(SemelError):
-    """The query of a pipeline ended with an error. `trace` is all that is known about it."""
+    """The query of a pipeline ended with an error. `trace` is all that is known about it. Fix the cause, then run the
+    pipeline again."""
 
     def __init__(self, text: str, trace: str = "", kind: Kind = "other") -> None:
         super().__init__(text)
@@ -59,7 +60,8 @@ class PipelineFailed(SemelError):
 
 
 class SparkGone(PipelineFailed):
-    """Spark's Java process has ended while the driver used it."""
+    """Spark's Java process has ended while the driver used it. What was committed is safe. Check the machine's memory,
+    then run the pipeline again."""
 
 
 # What Spark says when the machine or the cluster is short of something for a while.

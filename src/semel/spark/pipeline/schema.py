@@ -27,7 +27,7 @@ _CLOSED: Final = b"closed"
 
 
 class SchemaError(SemelError):
-    """A schema cannot be used; the text names the field and says what is possible."""
+    """A schema cannot be used. Change the field that the text names."""
 
 
 @dataclass(frozen=True, slots=True)

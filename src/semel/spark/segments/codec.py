@@ -27,7 +27,8 @@ _FEW_BYTES: Final = 1 << 18
 
 
 class SegmentDamaged(SemelError):
-    """A sealed segment is not what was sealed. The batch stops: its messages exist nowhere else."""
+    """A sealed segment has changed. The batch stops: its messages exist nowhere else. Restore the file from a copy; see
+    docs/spark.md."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(
@@ -57,6 +58,13 @@ def encode(table: pa.Table, meta: Meta) -> bytes:
 
 
 def decode(data: bytes, where: str) -> tuple[Meta, pa.Table]:
+    """What is in a sealed segment: about it, and its messages as an Arrow table. Raises SegmentDamaged.
+
+    >>> from pathlib import Path
+    >>> from semel.spark import decode_segment
+    >>> path = Path("checkpoint/segments/b1/t0.seg")
+    >>> meta, messages = decode_segment(path.read_bytes(), str(path))  # doctest: +SKIP
+    """
     body = _verified(data, where)
     try:
         options = pa.ipc.IpcReadOptions(use_threads=len(data) > _FEW_BYTES)

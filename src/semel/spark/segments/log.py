@@ -70,15 +70,16 @@ _BATCH: Final = re.compile(r"b(?P<batch>\d{10})/")
 
 
 class LogError(SemelError):
-    """The segment log does not fit what is asked of it."""
+    """The segment log does not fit the query. Follow the text: it names the way out."""
 
 
 class OtherQuery(LogError):
-    """The log, or a batch of it, is another query's; nothing was received or deleted for this one."""
+    """The log, or a batch of it, belongs to another query. Nothing was received or deleted for this one. Give each
+    query a `segments` folder of its own."""
 
 
 class BatchAlreadyCommitted(LogError):
-    """Another attempt has committed this batch: what was received for it goes back to the queue."""
+    """Another attempt has committed this batch. Do nothing: the messages return to the queue by themselves."""
 
 
 def way_out(owner: str | None) -> str:

@@ -29,15 +29,16 @@ _DROPPED: Final = 10  # a folder may be dropped while a file is put into it, but
 
 
 class StorageError(SemelError):
-    """The folder of a segment log cannot be used; the text says why."""
+    """The folder of a segment log or a checkpoint cannot be used. Correct the folder's address as the text says."""
 
 
 class StoragePermissionDenied(StorageError, PermissionDenied):
-    """The credentials are wrong, or may not read and write there."""
+    """The credentials are wrong, or do not allow to read and write in the folder. Allow reading, writing and listing in
+    the folder."""
 
 
 class StorageUnavailable(StorageError, Unavailable):
-    """The store does not answer: waiting may help."""
+    """The store does not answer. Wait and try again."""
 
 
 class Store(Protocol):

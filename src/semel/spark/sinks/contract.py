@@ -29,16 +29,17 @@ _HEX_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class SinkError(SemelError):
-    """A sink cannot take rows, and waiting does not help; the text says which table, why, and the way out."""
+    """A sink cannot take rows, and waiting does not help. The text names the table and the reason. Follow the text: it
+    names the way out."""
 
 
 class SinkPermissionDenied(SinkError, PermissionDenied):
-    """The credentials are wrong, or may not write to the table."""
+    """The credentials are wrong, or do not allow to write to the table. Allow writing to the table."""
 
 
 class SinkUnavailable(SinkError, Unavailable):
-    """The table cannot be written to at the moment: its server or store is away, overloaded or full. Waiting may
-    help."""
+    """The table cannot be written to at the moment: its server or store is away, overloaded or full. Wait, then run the
+    pipeline again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ class ReturnsMessages(Protocol):
 
 
 class ForeignTable(SinkError):
-    """The table was written by another pipeline, or by the same one with another checkpoint."""
+    """The table was written by another pipeline, or by the same one with another checkpoint. Choose a table of its own
+    for each pipeline."""
 
     def __init__(self, table: str, found: str) -> None:
         super().__init__(

@@ -34,7 +34,7 @@ _REFUSED: Final = frozenset(
 
 
 class DeleteRefused(PermissionDenied):
-    """SQS refuses to delete messages, and waiting does not change that."""
+    """SQS refuses to delete messages, and waiting does not help. Allow sqs:DeleteMessage on the queue."""
 
     def __init__(self, queue: str, reason: str) -> None:
         super().__init__(

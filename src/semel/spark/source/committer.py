@@ -28,7 +28,8 @@ MAX_UNCONFIRMED: Final = 1_000_000  # ids; each task reads them all
 
 
 class TooManyUnconfirmed(LogError):
-    """So many deletes were not confirmed that they cannot be remembered any longer."""
+    """More deletes were not confirmed than can be remembered. Check that SQS allows and confirms deletes, then start
+    again."""
 
 
 class BatchCommitter:

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see docs/spark.md."""
+    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see docs/spark.md.
+
+    >>> from semel.spark import register
+    >>> register(spark)  # doctest: +SKIP
+    >>> orders = spark.readStream.format("sqs").option("queue", "orders")  # doctest: +SKIP
+    """
     use_in_running_spark()
     spark.dataSource.register(SqsSource)
 

@@ -24,7 +24,12 @@ def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
 
     Catches whatever SQS delivers again, redrives that carry their key, and producers that send twice, if the key is
     theirs. A row without a key counts as its message. Keys of two queues are two keys. Of rows with one key, one stays;
-    that they differ is not noticed."""
+    that they differ is not noticed.
+
+    >>> from semel.spark import once, session
+    >>> source = session("orders").readStream.format("sqs").option("queue", "orders")  # doctest: +SKIP
+    >>> orders = once(source.option("segments", "checkpoint/segments").load())  # doctest: +SKIP
+    """
     from pyspark.sql import functions as f
 
     missing = [name for name in _NEEDED if name not in df.columns]

@@ -22,7 +22,7 @@ _NOT_OURS: Final = frozenset({"path", "checkpointlocation", "queryname", "output
 
 
 class OptionError(SemelError):
-    """An option of the source or the sink is wrong; the text names it."""
+    """An option of the Spark source or sink is wrong. Correct the option that the text names."""
 
 
 # How options are declared and read.

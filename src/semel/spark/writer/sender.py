@@ -29,11 +29,11 @@ _clients_lock = threading.Lock()
 
 
 class SendError(SemelError):
-    """Messages cannot be sent; the text says to which queue, why, and what to do."""
+    """Messages cannot be sent. The text names the queue and the reason. Follow the text: it names the way out."""
 
 
 class SendPermissionDenied(SendError, PermissionDenied):
-    """The credentials are missing, or may not send to the queue."""
+    """The credentials are missing, or do not allow to send to the queue. Allow sqs:SendMessage on the queue."""
 
 
 def client_for(address: tuple[str | None, str | None, str | None]) -> Client:

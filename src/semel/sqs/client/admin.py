@@ -26,7 +26,8 @@ _ATTEMPTS: Final = 3
 
 
 class AdminError(SqsError):
-    """The broker's admin interface refused a request, or its answer cannot be read."""
+    """The broker's admin interface refused a request, or its answer cannot be read. Check that the endpoint is a Semel
+    broker, and follow the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,18 @@ class Client:
 
     What is not given is found as boto3 finds it: environment, ~/.aws, roles. `session` is a botocore or boto3 session.
     `max_attempts` counts the first one. `read_timeout` is stretched for long polls. `sleep`, `chance` and `clock` are
-    for tests: how to wait, a random number in [0, 1), the time in seconds since 1970."""
+    for tests: how to wait, a random number in [0, 1), the time in seconds since 1970.
+
+    >>> from semel import Client
+    >>> with Client() as client:
+    ...     queue = client.create_queue("orders")
+    ...     sent = queue.send('{"id": 7}')
+    ...     [message] = queue.receive(wait=1)
+    ...     queue.delete([message.receipt])
+    [None]
+    >>> message.body
+    '{"id": 7}'
+    """
 
     def __init__(
         self,
@@ -131,7 +142,7 @@ class Client:
             params["NextToken"] = page["NextToken"]
 
     def forget(self, queue: Queue) -> None:
-        """The queue is gone: a later `queue()` looks for it anew."""
+        """Internal. The queue is gone: a later `queue()` looks for it anew."""
         self._queues = {ref: known for ref, known in self._queues.items() if known is not queue}
 
     # Calls.
@@ -148,6 +159,7 @@ class Client:
         return self.perform(operation, self.encoded(operation, params, queue), queue=queue, wait=wait, cancel=cancel)
 
     def encoded(self, operation: str, params: Mapping[str, Any], queue: str) -> bytes:
+        """Internal. The parameters of a call as JSON."""
         try:
             return orjson.dumps(params)
         except TypeError as error:
@@ -168,9 +180,11 @@ class Client:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> dict[str, Any]:
-        """One call with its retries. `queue` is for the texts of errors; the answer may take `wait` seconds longer.
+        """Internal. One call with its retries. `queue` is for the texts of errors; the answer may take `wait`
+        seconds longer.
 
-        With `timeout` there is one attempt, which takes at most about so many seconds."""
+        With `timeout` there is one attempt, which takes at most about so many seconds.
+        """
         limit = max(self._read_timeout, wait + MARGIN) if wait else self._read_timeout
         most = self.max_attempts
         if timeout is not None:
@@ -227,7 +241,8 @@ class Client:
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, signed: bool = True, timeout: float | None = None
     ) -> Answer:
-        """A plain request for `target`, a path with its query, to the same place: what is beside SQS's own calls."""
+        """Internal. A plain request for `target`, a path with its query, to the same place: what is beside SQS's own
+        calls."""
         host = self._resolved.host
         headers = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(body))}
         if signed:
@@ -247,7 +262,7 @@ class Client:
         return Call(operation, queue, self.endpoint, self.region)
 
     def misses(self, operation: str, queue: str, what: object) -> ServerFailed:
-        """The error for an answer without a member that it must have."""
+        """Internal. The error for an answer without a member that it must have."""
         return failures.unreadable(self._call(operation, queue), f"a success that misses {what}")
 
     def _mend(self, error: SqsError) -> str:
@@ -265,13 +280,14 @@ class Client:
         return ""
 
     def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
-        """Waits before another attempt; a `Cancel` ends the waiting, and the attempt then finds it set."""
+        """Internal. Waits before another attempt; a `Cancel` ends the waiting, and the attempt then finds it set."""
         if cancel is None:
             self._sleep(seconds)
         else:
             cancel.wait(seconds)
 
     def chance(self) -> float:
+        """Internal. A random number in [0, 1)."""
         return self._chance()
 
     # The end.
@@ -281,6 +297,7 @@ class Client:
         self._transport.close()
 
     def __enter__(self) -> Self:
+        """Returns the client; the end of the block closes it."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,7 +15,13 @@ _NUMBERS: Final = ("ApproximateReceiveCount", "SentTimestamp", "ApproximateFirst
 
 
 class Attribute(NamedTuple):
-    """A message attribute: `type` is String, Number or Binary, or one of these with `.something` behind it."""
+    """A message attribute: `type` is String, Number or Binary, or one of these with `.something` behind it.
+
+    >>> from semel import Client
+    >>> from semel.sqs import Attribute
+    >>> queue = Client().create_queue("orders")
+    >>> sent = queue.send("hello", attributes={"price": Attribute("Number", "1.50"), "tenant": "a"})
+    """
 
     type: str
     value: str | bytes
@@ -25,7 +31,17 @@ AttributeValue = Attribute | str | bytes | int | float
 
 
 class Received:
-    """One delivery of a message. Times are in seconds since 1970."""
+    """One delivery of a message. Times are in seconds since 1970.
+
+    >>> from semel import Client
+    >>> queue = Client().create_queue("orders")
+    >>> sent = queue.send("hello", attributes={"tenant": "a"})
+    >>> [message] = queue.receive(wait=1)
+    >>> message.body, message.attributes["tenant"].value, message.receive_count
+    ('hello', 'a', 1)
+    >>> message.message_id == sent.message_id
+    True
+    """
 
     __slots__ = ("_attributes", "_wire_attributes", "body", "message_id", "receipt", "system")
 
@@ -46,7 +62,8 @@ class Received:
 
     @classmethod
     def from_wire(cls, message: dict[str, Any]) -> Received:
-        """Raises KeyError, TypeError, ValueError or AttributeError for what is no message: nobody finds out later."""
+        """Internal. Raises KeyError, TypeError, ValueError or AttributeError for what is no message: nobody finds
+        out later."""
         system, attributes = message.get("Attributes"), message.get("MessageAttributes")
         received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], system)
         check_texts((received.message_id, received.receipt, received.body, *received.system.values()))
@@ -62,6 +79,7 @@ class Received:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
+        """The message attributes by name."""
         if self._attributes is None:
             wire = self._wire_attributes or _NOT_THERE
             self._attributes = {name: _attribute(value) for name, value in wire.items()}
@@ -74,22 +92,27 @@ class Received:
 
     @property
     def sent_at(self) -> float | None:
+        """When it was sent; None if the endpoint does not say."""
         return self._seconds("SentTimestamp")
 
     @property
     def first_received_at(self) -> float | None:
+        """When it was received for the first time; None if the endpoint does not say."""
         return self._seconds("ApproximateFirstReceiveTimestamp")
 
     @property
     def group(self) -> str | None:
+        """The message group, or None."""
         return self.system.get("MessageGroupId")
 
     @property
     def dedup(self) -> str | None:
+        """The deduplication id of a FIFO message, or None."""
         return self.system.get("MessageDeduplicationId")
 
     @property
     def sequence(self) -> str | None:
+        """The sequence number of a FIFO message, or None."""
         return self.system.get("SequenceNumber")
 
     @property
@@ -99,6 +122,7 @@ class Received:
 
     @property
     def trace(self) -> str | None:
+        """The AWS X-Ray trace header, or None."""
         return self.system.get("AWSTraceHeader")
 
     def _seconds(self, name: str) -> float | None:
@@ -111,7 +135,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message to send. `delay` in seconds; `group` and `dedup` are for FIFO queues, `group` also for fair ones."""
+    """A message to send. `delay` in seconds; `group` and `dedup` are for FIFO queues, `group` also for fair ones.
+
+    >>> from semel import Client
+    >>> from semel.sqs import Entry
+    >>> queue = Client().create_queue("orders.fifo")
+    >>> outcomes = queue.send_many([Entry(str(n), group="a", dedup=str(n)) for n in range(25)])
+    >>> len(outcomes)
+    25
+    """
 
     body: str
     attributes: Mapping[str, AttributeValue] | None = None
@@ -121,6 +153,7 @@ class Entry:
     trace: str | None = None
 
     def wire(self) -> dict[str, Any]:
+        """Internal. The message as parameters of SendMessage."""
         if not isinstance(self.body, str):
             raise BadRequest(
                 f"the body of a message is a str, not {type(self.body).__name__}: encode it, as JSON perhaps"
@@ -139,7 +172,7 @@ class Entry:
         return fields
 
     def unsendable(self) -> Failure | None:
-        """Why SQS would refuse the whole batch for the sake of this message."""
+        """Internal. Why SQS would refuse the whole batch for the sake of this message."""
         if self.size > MAX_MESSAGE_BYTES:
             text = f"{self.size} bytes; a message has at most {MAX_MESSAGE_BYTES}, its attributes included"
             return Failure("InvalidParameterValue", text)
@@ -161,7 +194,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What SQS says of a message it took; `sequence` for FIFO queues only."""
+    """What SQS says of a message it took; `sequence` for FIFO queues only.
+
+    >>> from semel import Client
+    >>> sent = Client().create_queue("orders.fifo").send("hello", group="a", dedup="1")
+    >>> len(sent.message_id), sent.sequence is not None
+    (36, True)
+    """
 
     message_id: str
     sequence: str | None = None
@@ -173,7 +212,14 @@ _GONE_TEXTS: Final = ("receipt handle has expired", "does not exist or is not av
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one entry of a batch failed, after all attempts."""
+    """Why one entry of a batch failed, after all attempts.
+
+    >>> from semel import Client
+    >>> from semel.sqs import Entry
+    >>> [failure] = Client().create_queue("orders").send_many([Entry("x" * 2_000_000)])
+    >>> failure.code, failure.sender_fault
+    ('InvalidParameterValue', True)
+    """
 
     code: str
     message: str

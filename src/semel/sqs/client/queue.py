@@ -78,9 +78,18 @@ def _last_of_path(url: str) -> str:
 
 
 class Queue:
-    """Made by `Client.queue`. Its URL is looked up when it is first needed."""
+    """Made by `Client.queue`. Its URL is looked up when it is first needed.
+
+    >>> from semel import Client
+    >>> queue = Client().create_queue("orders", {"VisibilityTimeout": 60})
+    >>> queue.name, queue.fifo, queue.attributes("VisibilityTimeout")
+    ('orders', False, {'VisibilityTimeout': '60'})
+    >>> queue.receive(wait=0)
+    []
+    """
 
     def __init__(self, client: Client, reference: Reference) -> None:
+        """Internal. Use `Client.queue` or `Client.create_queue`."""
         self.client = client
         self.name = reference.name
         self.fifo = reference.name.endswith(".fifo")
@@ -93,6 +102,7 @@ class Queue:
 
     @property
     def url(self) -> str:
+        """The URL of the queue; looked up when it is first needed."""
         if self._url is None:
             with self._lock:
                 if self._url is None:
@@ -109,12 +119,13 @@ class Queue:
         return url
 
     def found(self, url: str) -> None:
-        """The URL became known."""
+        """Internal. The URL became known."""
         self._url = url
         self._receive_bodies.clear()
 
     @property
     def arn(self) -> str:
+        """The ARN of the queue; looked up when it is first needed."""
         if self._arn is None:
             self._arn = self.attributes("QueueArn").get("QueueArn")
             if not self._arn:

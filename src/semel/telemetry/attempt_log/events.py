@@ -25,7 +25,12 @@ SPARK_SCHEMA: Final = (
 
 
 class Step(enum.StrEnum):
-    """What happened to a message."""
+    """What happened to a message.
+
+    >>> from semel.telemetry import Step
+    >>> Step("taken_over")
+    <Step.TAKEN_OVER: 'taken_over'>
+    """
 
     RECEIVED = "received"
     CLAIMED = "claimed"
@@ -51,7 +56,13 @@ class Step(enum.StrEnum):
 
 
 class Attempt(NamedTuple):
-    """One step of one message. Times are seconds since 1970, durations are seconds; 0 and "" mean: not known."""
+    """One step of one message. Times are seconds since 1970, durations are seconds; 0 and "" mean: not known.
+
+    >>> from semel.telemetry import Attempt, Step
+    >>> event = Attempt(1_700_000_000.0, Step.RECEIVED, "orders", "6f1d", receive_count=2)
+    >>> event.queue, event.receive_count
+    ('orders', 2)
+    """
 
     at: float
     step: Step

@@ -35,11 +35,20 @@ GRACE: Final = 2.0  # seconds for the writer to count what it gives up; only a d
 
 
 class AttemptLog:
-    """Thread-safe. Open it in the process that uses it: a fork has no writing thread."""
+    """Thread-safe. Open it in the process that uses it: a fork has no writing thread.
+
+    >>> from pathlib import Path
+    >>> from semel.telemetry import Attempt, AttemptLog, Step
+    >>> with AttemptLog.open("attempts") as log:
+    ...     log.add(Attempt(1_700_000_000.0, Step.RECEIVED, "orders", "6f1d"))
+    >>> [file.suffix for file in Path("attempts").rglob("*.jsonl")]
+    ['.jsonl']
+    """
 
     def __init__(
         self, sink: Sink, *, buffer: int = 100_000, chunk: int = CHUNK, clock: Callable[[], float] = time.time
     ) -> None:
+        """Internal. Use `AttemptLog.open`."""
         self._sink, self._limit, self._clock = sink, buffer, clock
         self._chunk = max(1, min(chunk, CHUNK))
         self._worker = Names("jsonl").worker
@@ -153,6 +162,7 @@ class AttemptLog:
             log.warning("attempt log: %d events dropped in total, %d written", self.dropped, self.written)
 
     def __enter__(self) -> Self:
+        """Returns the log; the end of the block closes it."""
         return self
 
     def __exit__(self, *_exception: object) -> None:

@@ -1,0 +1,93 @@
+# For type checkers and editors: errors.py loads the names of packages when they are first asked for.
+
+from semel.broker.faults import FaultError as FaultError
+from semel.consumer.app_loader import AppNotFound as AppNotFound
+from semel.consumer.outcomes import Lost as Lost
+from semel.consumer.outcomes import Outcome as Outcome
+from semel.consumer.outcomes import Reject as Reject
+from semel.consumer.outcomes import Retry as Retry
+from semel.consumer.outcomes import Skip as Skip
+from semel.dlq.access import PeekRisk as PeekRisk
+from semel.dlq.audit import AuditError as AuditError
+from semel.dlq.edit import EditError as EditError
+from semel.dlq.edit import NoSuchMessage as NoSuchMessage
+from semel.dlq.filter.lexer import FilterError as FilterError
+from semel.dlq.jobs.control import JobNotRunning as JobNotRunning
+from semel.dlq.jobs.job import JobCancelled as JobCancelled
+from semel.dlq.jobs.job import JobStopped as JobStopped
+from semel.dlq.jobs.store import NoSuchJob as NoSuchJob
+from semel.dlq.queues import NoSuchQueue as NoSuchQueue
+from semel.dlq.queues import NotDeadLetterQueue as NotDeadLetterQueue
+from semel.dlq.redrive.canary import CanaryFailed as CanaryFailed
+from semel.dlq.redrive.plan import PlanError as PlanError
+from semel.dlq.redrive.runner import TooManyFailures as TooManyFailures
+from semel.dlq.redrive.sender import NoTarget as NoTarget
+from semel.dlq.remote import RemoteError as RemoteError
+from semel.dlq.selection import SelectionError as SelectionError
+from semel.dlq.snapshots import SnapshotError as SnapshotError
+from semel.doctor.errors import DoctorError as DoctorError
+from semel.doctor.logs.streams import BrokenLog as BrokenLog
+from semel.extras import MissingExtra as MissingExtra
+from semel.ledger.contract import Fenced as Fenced
+from semel.ledger.contract import LedgerError as LedgerError
+from semel.ledger.contract import LedgerUnavailable as LedgerUnavailable
+from semel.ledger.contract import OutcomeUnknown as OutcomeUnknown
+from semel.ledger.idempotent.decorator import InProgress as InProgress
+from semel.ledger.idempotent.decorator import PayloadConflict as PayloadConflict
+from semel.ledger.idempotent.decorator import ResultNotKept as ResultNotKept
+from semel.messages.decoding import Undecodable as Undecodable
+from semel.messages.keys import NoKey as NoKey
+from semel.spark.java import JavaError as JavaError
+from semel.spark.pipeline.agreement import ResetOutdated as ResetOutdated
+from semel.spark.pipeline.checkpoint import CheckpointError as CheckpointError
+from semel.spark.pipeline.checkpoint import Disagreement as Disagreement
+from semel.spark.pipeline.compatibility import PipelineChanged as PipelineChanged
+from semel.spark.pipeline.config import PipelineFileError as PipelineFileError
+from semel.spark.pipeline.errors import PipelineFailed as PipelineFailed
+from semel.spark.pipeline.errors import SparkGone as SparkGone
+from semel.spark.pipeline.schema import SchemaError as SchemaError
+from semel.spark.segments.codec import SegmentDamaged as SegmentDamaged
+from semel.spark.segments.log import BatchAlreadyCommitted as BatchAlreadyCommitted
+from semel.spark.segments.log import LogError as LogError
+from semel.spark.segments.log import OtherQuery as OtherQuery
+from semel.spark.segments.storage import StorageError as StorageError
+from semel.spark.segments.storage import StoragePermissionDenied as StoragePermissionDenied
+from semel.spark.segments.storage import StorageUnavailable as StorageUnavailable
+from semel.spark.sinks.contract import ForeignTable as ForeignTable
+from semel.spark.sinks.contract import SinkError as SinkError
+from semel.spark.sinks.contract import SinkPermissionDenied as SinkPermissionDenied
+from semel.spark.sinks.contract import SinkUnavailable as SinkUnavailable
+from semel.spark.source.acknowledger import DeleteRefused as DeleteRefused
+from semel.spark.source.committer import TooManyUnconfirmed as TooManyUnconfirmed
+from semel.spark.source.options import OptionError as OptionError
+from semel.spark.spark_session import SparkError as SparkError
+from semel.spark.writer.sender import SendError as SendError
+from semel.spark.writer.sender import SendPermissionDenied as SendPermissionDenied
+from semel.sqs.client.admin import AdminError as AdminError
+from semel.sqs.errors import AccessDenied as AccessDenied
+from semel.sqs.errors import BadConfiguration as BadConfiguration
+from semel.sqs.errors import BadRequest as BadRequest
+from semel.sqs.errors import Cancelled as Cancelled
+from semel.sqs.errors import CredentialsRefused as CredentialsRefused
+from semel.sqs.errors import NoCredentials as NoCredentials
+from semel.sqs.errors import OverLimit as OverLimit
+from semel.sqs.errors import QueueExists as QueueExists
+from semel.sqs.errors import QueueNotFound as QueueNotFound
+from semel.sqs.errors import ReceiptInvalid as ReceiptInvalid
+from semel.sqs.errors import ServerFailed as ServerFailed
+from semel.sqs.errors import ServiceError as ServiceError
+from semel.sqs.errors import SqsError as SqsError
+from semel.sqs.errors import Throttled as Throttled
+from semel.sqs.errors import TooSoon as TooSoon
+from semel.sqs.errors import Unreachable as Unreachable
+from semel.telemetry.control import Refused as Refused
+from semel.telemetry.field_mapping import MappingError as MappingError
+from semel.telemetry.message_trail import TrailError as TrailError
+from semel.telemetry.worker_client import WorkerError as WorkerError
+from semel.verify.file_parser import HistoryError as HistoryError
+
+class SemelError(Exception): ...
+class StartError(SemelError): ...
+class InvalidRequest(SemelError): ...
+class Unavailable(SemelError): ...
+class PermissionDenied(SemelError): ...
