@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see docs/spark.md."""
+    """Makes the format known to a session, whichever Python it was started with. Rarely needed:
+    see docs/reference/spark.md."""
     use_in_running_spark()
     spark.dataSource.register(SqsSource)
 
