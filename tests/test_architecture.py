@@ -1,4 +1,5 @@
-"""The import rules that import-linter cannot express; docs/decisions/0013-import-rules.md says which and why."""
+"""The import rules that import-linter cannot express;
+docs/explanation/decisions/0013-import-rules.md says which and why."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_the_source_archive_can_be_tested_and_read(archives: tuple[zipfile.ZipFi
     wanted = {
         "Makefile",
         "constraints.txt",
-        "docs/consumer.md",
+        "docs/reference/consumer.md",
         "tests/conftest.py",
         "examples/orders.py",
         "CONTRIBUTING.md",

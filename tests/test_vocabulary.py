@@ -1,4 +1,5 @@
-"""One word for one thing: docs/glossary.md explains our words, and the words in its last table are not used."""
+"""One word for one thing: docs/explanation/glossary.md explains our words, and the words in its last table are
+not used."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "src" / "semel"
-GLOSSARY: Final = ROOT / "docs" / "glossary.md"
+GLOSSARY: Final = ROOT / "docs" / "explanation" / "glossary.md"
 HEADING: Final = "## Words we do not use"
 # Packages in which values may still be called `found` or `given`. A package that is clean leaves this list.
 NOT_YET_DONE: Final = ("broker", "consumer", "dashboard", "doctor", "ledger", "spark", "sqs")
@@ -109,7 +110,7 @@ def defined(source: str) -> Iterator[tuple[str, int]]:
 
 @cache
 def names_of_tests() -> tuple[Name, ...]:
-    """Of the tests: their files and functions. docs/guarantees.md quotes them."""
+    """Of the tests: their files and functions. docs/explanation/guarantees.md quotes them."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     functions = [
         (file, text) for file in files for text in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))

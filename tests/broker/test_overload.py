@@ -227,6 +227,6 @@ def test_clients_for_whom_no_file_is_left_are_served_when_there_is_one(tmp_path:
 
 
 def test_the_limits_are_those_that_the_documentation_names() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "reference" / "broker.md").read_text()
     assert f"{calls.MAX_WAITING:,} calls" in docs
     assert f"{calls.MAX_WAITING_BYTES >> 20} MiB" in docs

@@ -129,6 +129,6 @@ def test_what_an_app_can_set_itself_is_left_to_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_page_of_all_options_is_what_the_code_says() -> None:
-    """`python -m semel.cli.reference > docs/options.md` makes it so."""
-    page = Path(__file__).parents[2] / "docs" / "options.md"
+    """`python -m semel.cli.reference > docs/reference/options.md` makes it so."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
     assert page.read_text(encoding="utf-8") == reference.page()

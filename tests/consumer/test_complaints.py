@@ -1,5 +1,5 @@
-"""What users of other consumers complained about: docs/complaints.md names a test for each; here are those that are
-nobody else's, and the check that this page and docs/guarantees.md name tests that exist."""
+"""What users of other consumers complained about: docs/explanation/complaints.md names a test for each; here are those
+that are nobody else's, and the check that this page and docs/explanation/guarantees.md name tests that exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def app(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[App]:
 
 @pytest.mark.parametrize("name", ["complaints.md", "guarantees.md"])
 def test_every_test_that_the_page_names_exists(name: str) -> None:
-    page = (ROOT / "docs" / name).read_text()
+    page = (ROOT / "docs" / "explanation" / name).read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     there = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())

@@ -1,4 +1,5 @@
-"""docs/dead-letters.md says what there is: every field and every command. Its examples are executed as a page."""
+"""docs/how-to/dead-letters.md says what there is: every field and every command. Its examples
+are executed as a page."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from semel.dlq.audit import FIELDS as AUDITED
 from semel.dlq.filter.fields import FIELDS
 from semel.dlq.snapshots import line
 
-PAGE = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "dead-letters.md").read_text()
 
 
 def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

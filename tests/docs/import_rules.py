@@ -1,5 +1,5 @@
-"""The block `generated: imports` of docs/architecture.md, made from the contracts in pyproject.toml and from the first
-sentence of each package: `python tests/docs/import_rules.py` writes it into the page.
+"""The block `generated: imports` of docs/explanation/architecture.md, made from the contracts in pyproject.toml and
+from the first sentence of each package: `python tests/docs/import_rules.py` writes it into the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "architecture.md"
+PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN: Final = "<!-- generated: imports -->"
 END: Final = "<!-- end of generated: imports -->"
 _PACKAGE: Final = ROOT / "src" / "semel"

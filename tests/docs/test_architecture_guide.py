@@ -1,4 +1,5 @@
-"""docs/architecture.md names files, classes, functions and tests that exist, and what is generated there is current."""
+"""docs/explanation/architecture.md names files, classes, functions and tests that exist, and what is generated there
+is current."""
 
 from __future__ import annotations
 
@@ -137,7 +138,7 @@ def test_every_member_of_a_class_that_the_guide_names_exists() -> None:
 def test_each_of_the_nine_rules_has_files_and_a_test_that_the_page_on_guarantees_names() -> None:
     rows = section("The nine rules")
     assert [row[0] for row in rows] == [str(number) for number in range(1, 10)]
-    guarantees = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    guarantees = (ROOT / "docs" / "explanation" / "guarantees.md").read_text(encoding="utf-8")
     for _, rule, where, tests in rows:
         assert _FILE.search(where), rule
         assert code(tests), rule

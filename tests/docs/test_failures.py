@@ -1,4 +1,4 @@
-"""The drawings of docs/failures.md are those that its script draws, and the page shows all of them."""
+"""The drawings of docs/explanation/failures.md are those that its script draws, and the page shows all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "docs" / "images" / "failures"
-PAGE: Final = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "explanation" / "failures.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_drawings_are_what_the_script_draws(draw: ModuleType) -> None:
 
 
 def test_the_page_shows_every_drawing(draw: ModuleType) -> None:
-    shown = re.findall(r"\]\(images/failures/([\w-]+\.svg)\)", PAGE)
+    shown = re.findall(r"\]\(\.\./images/failures/([\w-]+\.svg)\)", PAGE)
     assert sorted(shown) == sorted(draw.drawings())
 
 
@@ -58,6 +58,8 @@ def test_a_label_that_does_not_fit_is_refused(draw: ModuleType) -> None:
 
 def test_every_test_that_the_page_names_is_named_by_the_guarantees() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
-    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")))
+    promised = set(
+        re.findall(r"`(test_\w+)`", (ROOT / "docs" / "explanation" / "guarantees.md").read_text(encoding="utf-8"))
+    )
     assert len(named) >= 7
     assert named <= promised, sorted(named - promised)

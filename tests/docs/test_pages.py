@@ -21,7 +21,7 @@ PAGES: Final = [
     path.relative_to(ROOT).as_posix() for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md")))
 ]
 # What a newcomer types first; all others are executed in the second tier.
-FAST: Final = ("README.md", "docs/consumer.md", "docs/testing.md", "docs/pipeline.md")
+FAST: Final = ("README.md", "docs/reference/consumer.md", "docs/how-to/testing.md", "docs/reference/pipeline.md")
 EXECUTED: Final = [
     pytest.param(page, marks=() if page in FAST else pytest.mark.slow)
     for page in PAGES

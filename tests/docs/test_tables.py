@@ -14,12 +14,12 @@ from semel.telemetry import metrics as consumer
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
 from semel.verify import EventKind, FindingKind, HistoryEvent
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
-METRICS: Final = (DOCS / "metrics.md").read_text(encoding="utf-8")
-CONSUMER: Final = (DOCS / "consumer.md").read_text(encoding="utf-8")
-SPARK: Final = (DOCS / "spark.md").read_text(encoding="utf-8")
-ATTEMPT_LOG: Final = (DOCS / "attempt-log.md").read_text(encoding="utf-8")
-VERIFY: Final = (DOCS / "verify.md").read_text(encoding="utf-8")
+REFERENCE: Final = Path(__file__).parents[2] / "docs" / "reference"
+METRICS: Final = (REFERENCE / "metrics.md").read_text(encoding="utf-8")
+CONSUMER: Final = (REFERENCE / "consumer.md").read_text(encoding="utf-8")
+SPARK: Final = (REFERENCE / "spark.md").read_text(encoding="utf-8")
+ATTEMPT_LOG: Final = (REFERENCE / "attempt-log.md").read_text(encoding="utf-8")
+VERIFY: Final = (REFERENCE / "verify.md").read_text(encoding="utf-8")
 
 
 def table(page: str, heading: str) -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from semel.doctor.rules import ALL
 
-PAGE = Path(__file__).parents[2] / "docs" / "doctor-rules.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "doctor-rules.md"
 
 
 def test_each_rule_is_on_the_page_as_it_is_and_no_other() -> None:

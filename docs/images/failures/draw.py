@@ -1,4 +1,5 @@
-"""Draws the failure timelines of docs/failures.md: `python docs/images/failures/draw.py` writes the SVG files.
+"""Draws the failure timelines of docs/explanation/failures.md:
+`python docs/images/failures/draw.py` writes the SVG files.
 
 A story is a list of steps from top to bottom; each step has a row of its own, so labels cannot run into each other. A
 label that does not fit into its place is an error. The colours follow the reader's light or dark mode.

@@ -30,7 +30,7 @@ def build_parser() -> RootParser:
         description="Process every SQS message exactly once, in effect.",
         epilog="examples:\n  semel broker --port 9324\n  semel run shop:app --endpoint-url http://127.0.0.1:9324\n\n"
         "`semel COMMAND --help` shows the options, examples and exit codes of a command.\n"
-        "Each option can also be set by an environment variable: see docs/options.md.",
+        "Each option has an environment variable, too: see docs/reference/options.md.",
     )
     parser.add_argument("--version", action="version", version=f"semel {__version__}", help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

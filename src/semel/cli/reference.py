@@ -1,4 +1,4 @@
-"""docs/options.md, made from the parsers: `python -m semel.cli.reference > docs/options.md`."""
+"""docs/reference/options.md, made from the parsers: `python -m semel.cli.reference > docs/reference/options.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semel.consumer.settings import OPTIONS
 _INTRODUCTION: Final = """\
 # Options
 
-This page is made from the code: `python -m semel.cli.reference > docs/options.md`.
+This page is made from the code: `python -m semel.cli.reference > docs/reference/options.md`.
 
 Every option of the command line has an environment variable: `SEMEL_`, the command and the option, so that
 `SEMEL_BROKER_PORT` is `semel broker --port`. An option that means the same in several commands has one variable for all

@@ -3,7 +3,7 @@
 Follow one message in this order: `app` and `runtime` start a `queue_consumer` for each handler; its line is `receiver`,
 `claimer`, `scheduler`, `worker` (which calls the handler through `handler_caller`), `dead_letter_sender`, `recorder`,
 `acknowledger`. `in_flight` knows the state of every message, `lifecycle` what may follow from it, and `heartbeat` keeps
-them hidden and claimed meanwhile. docs/architecture.md walks down the line.
+them hidden and claimed meanwhile. docs/explanation/architecture.md walks down the line.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class TrailError(SemelError):
 
 @dataclass(frozen=True, slots=True)
 class TrailEvent:
-    """One event of one message; docs/attempt-log.md explains the fields. 0 and "" mean unknown."""
+    """One event of one message; docs/reference/attempt-log.md explains the fields. 0 and "" mean unknown."""
 
     at: float
     step: str

@@ -1,7 +1,7 @@
 """What the consumer counts, by queue.
 
 The rules: counters only grow, and count each event once; adding is cheap enough for every message, which is why these
-are our own counters and not those of prometheus_client. docs/metrics.md says what each name means.
+are our own counters and not those of prometheus_client. docs/reference/metrics.md says what each name means.
 """
 
 from __future__ import annotations

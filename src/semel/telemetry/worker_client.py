@@ -44,7 +44,7 @@ def get_metrics(url: str, *, timeout: float = 5.0) -> str:
 
 
 def get_worker(url: str, *, token: str | None = None, timeout: float = 5.0) -> dict[str, Any]:
-    """`GET /workers`: what a worker has in progress; see docs/workers.md."""
+    """`GET /workers`: what a worker has in progress; see docs/how-to/workers.md."""
     return _call(url, "GET", "/workers", None, token, timeout)
 
 

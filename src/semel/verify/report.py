@@ -20,7 +20,7 @@ from semel.verify.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """What is to be verified; the fields are the options of `semel verify`. docs/verify.md explains them."""
+    """What is to be verified; the fields are the options of `semel verify`. docs/reference/verify.md explains them."""
 
     paths: tuple[str, ...]
     fields: str | None = None  # --map

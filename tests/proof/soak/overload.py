@@ -161,7 +161,7 @@ HANDLER_SECONDS: Final = 0.02
 CONCURRENCY: Final = 4
 BODY: Final = 20_000
 MAX_BYTES: Final = MIB
-MOST_AHEAD: Final = 480  # see docs/consumer.md, Messages ahead
+MOST_AHEAD: Final = 480  # see docs/reference/consumer.md, Messages ahead
 WORKER_MEMORY: Final = 32 * MIB
 
 

@@ -149,7 +149,7 @@ class DeadLettersBoard(Board):
     """Above, the dead-letter queues; below, the errors of the messages in the selected one."""
 
     TABLES = (("dead-letter-queues", cells.DEAD_LETTER_QUEUES), ("groups", cells.GROUPS))
-    filter_help = 'error ~ "timeout" and age > 2h, see docs/dead-letters.md'
+    filter_help = 'error ~ "timeout" and age > 2h, see docs/how-to/dead-letters.md'
     page: DeadLetterPage | None = None
     receive = False  # on SQS: whether the next update may receive messages, after the user agreed
 

@@ -1,4 +1,5 @@
-"""What the analysis asks of an engine. The SQL is one text for all engines; see docs/decisions/0019-two-engines.md."""
+"""What the analysis asks of an engine. The SQL is one text for all engines;
+see docs/explanation/decisions/0019-two-engines.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads a schema as Spark's SQL writes it: `id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, qty: INT>>`.
 
 PySpark's own parser needs a running Java; `check` and `init` should not. What Spark knows and a JSON body cannot hold,
-or a table cannot take, is refused by name. Why no library parses it: docs/decisions/0017-schemas.md.
+or a table cannot take, is refused by name. Why no library parses it: docs/explanation/decisions/0017-schemas.md.
 """
 
 from __future__ import annotations

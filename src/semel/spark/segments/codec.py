@@ -33,7 +33,8 @@ class SegmentDamaged(SemelError):
     def __init__(self, where: str, what: str) -> None:
         super().__init__(
             f"segment {where} is damaged: {what}. It holds messages that are no longer in the queue, so nothing of "
-            "its batch is given out. Restore this one file from a copy, or see 'A damaged segment' in docs/spark.md."
+            "its batch is given out. Restore this one file from a copy, or see 'A damaged segment' in "
+            "docs/reference/spark.md."
         )
 
 

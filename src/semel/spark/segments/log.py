@@ -89,7 +89,7 @@ def way_out(owner: str | None) -> str:
     return (
         "Go on with the checkpoint that belongs to this log. If that is lost, begin with a new checkpoint, a new "
         "folder for 'segments' and a new table; for what is sealed in the old log only see 'When checkpoint and log "
-        "do not agree' in docs/spark.md"
+        "do not agree' in docs/reference/spark.md"
     )
 
 
@@ -131,7 +131,7 @@ class SegmentLog:
     def _damaged(self, name: str, what: str) -> LogError:
         return LogError(
             f"{self.store.url}/{name} is damaged: {what}. Restore this one file from a copy, or see "
-            "'A damaged segment' in docs/spark.md"
+            "'A damaged segment' in docs/reference/spark.md"
         )
 
     # Identity and ownership.

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see docs/spark.md.
+    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see
+    docs/reference/spark.md.
 
     >>> from semel.spark import register
     >>> register(spark)  # doctest: +SKIP

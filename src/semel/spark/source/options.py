@@ -95,7 +95,7 @@ def camel(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What `spark.readStream.format("sqs")` was told. See docs/spark.md for each."""
+    """What `spark.readStream.format("sqs")` was told. See docs/reference/spark.md for each."""
 
     queues: tuple[str, ...] = option(name="queue")
     segments: str | None = option(None)

@@ -16,7 +16,7 @@ from semel.telemetry.logs import safe_text
 
 MAX_ERROR: Final = 2_000  # characters of an error's text
 
-# The columns of a file, in Spark's words; docs/attempt-log.md says what each one means.
+# The columns of a file, in Spark's words; docs/reference/attempt-log.md says what each one means.
 SPARK_SCHEMA: Final = (
     "at DOUBLE, step STRING, queue STRING, message_id STRING, key STRING, fence BIGINT, attempt BIGINT, "
     "receive_count BIGINT, sent_at DOUBLE, `group` STRING, seconds DOUBLE, visibility DOUBLE, error STRING, "

@@ -1,6 +1,7 @@
 """A pipeline's figures for Prometheus, and its health, served as the consumer serves its own.
 
-What means the same as in the consumer has the same name. Counters count this run. docs/metrics.md lists them all.
+What means the same as in the consumer has the same name. Counters count this run.
+docs/reference/metrics.md lists them all.
 """
 
 from __future__ import annotations
