@@ -78,7 +78,7 @@ that may pass by waiting, and `except PermissionDenied` those that need other cr
   ├─ PipelineFailed                                 Fix the cause, then run the pipeline again.
   │  └─ SparkGone                                   Check the machine's memory, then run the pipeline again.
   ├─ SchemaError                                    Change the field that the text names.
-  ├─ SegmentDamaged                                 Restore the file from a copy; see docs/spark.md.
+  ├─ SegmentDamaged                                 Restore the file from a copy; see docs/reference/spark.md.
   ├─ LogError                                       Follow the text: it names the way out.
   │  ├─ OtherQuery                                  Give each query a `segments` folder of its own.
   │  ├─ BatchAlreadyCommitted                       Do nothing: the messages return to the queue by themselves.

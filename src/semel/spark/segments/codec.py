@@ -28,7 +28,7 @@ _FEW_BYTES: Final = 1 << 18
 
 class SegmentDamaged(SemelError):
     """A sealed segment has changed. The batch stops: its messages exist nowhere else. Restore the file from a copy; see
-    docs/spark.md."""
+    docs/reference/spark.md."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(

@@ -110,7 +110,7 @@ def headers_of(head: bytes) -> dict[str, str]:
 def _seconds(date: str) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
