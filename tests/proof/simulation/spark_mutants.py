@@ -42,6 +42,7 @@ RARE: Final = frozenset(
         "the clocks of other hosts are trusted",
         "an available now query counts batches of earlier runs",
         "an acknowledged segment that is gone is replaced by other messages",
+        "a task whose log was replaced deletes what it has sealed",
     }
 )
 
