@@ -112,6 +112,7 @@ class World:
         self.skipped: set[str] = set()  # keys whose handler had nothing to do
         self.calls: Counter[tuple[str, int]] = Counter()  # of the handler, by key and fence
         self._dead: set[str] = set()  # keys of the messages in the dead-letter queue
+        self._dead_state = (0, 0)  # of the dead-letter queue: messages that ever came, and that are there
         self.counts: Counter[str] = Counter()
         self._keys: dict[str, str] = {}  # by receipt handle
         self._beating: set[tuple[Process, str]] = set()  # receipt handles whose visibility is being extended
@@ -284,7 +285,10 @@ class World:
             elif operation == "DeleteMessageBatch":
                 for entry in params["Entries"]:
                     self.log(EventKind.DELETE, self._keys[entry["ReceiptHandle"]])
-        if queue == self.plan.dead_letters or sum(self.broker.counts(self.plan.dead_letters)) != len(self._dead):
+        dead = self.broker.engine.store.queues[self.plan.dead_letters].generation
+        state = (dead.next_number, sum(dead.counts))
+        if queue == self.plan.dead_letters or state != self._dead_state:
+            self._dead_state = state
             self._look_at_dead_letters()
 
     def _on_ledger(self, kind: EventKind, key: str, fence: int) -> None:
