@@ -54,7 +54,7 @@ _PAIR: Final = re.compile(rf"\s*([A-Za-z_]+)\s*=\s*((?:{_STRING}|'[^']*'|[^,\"']
 
 def pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
     place = 0
-    text = text.strip().rstrip(",")
+    text = _checked(option, text.strip().rstrip(","))
     while place < len(text):
         match = _PAIR.match(text, place)
         if match is None:
@@ -107,6 +107,15 @@ def unquoted(name: str, value: str) -> str:
         text: str = json.loads(value, strict=False)
     except ValueError as error:
         raise MappingError(f"--map {name}={value}: not a string as in JSON: {error}") from None
+    return _checked(f"--map {name}", text)
+
+
+def _checked(option: str, text: str) -> str:
+    """Text that can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MappingError(f"{option}: {text[error.start : error.end]!r} is half of a character") from None
     return text
 
 

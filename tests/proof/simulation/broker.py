@@ -29,7 +29,6 @@ from simulation.faults import CALL_FAULTS, SERVICE_FAULTS, CallFaults
 from simulation.simulator import START, Process, Simulator, Task
 
 ACCOUNT: Final = "000000000000"
-NETWORK: Final = "network"  # the process that delivers requests late, or once more
 ADDRESS: Final = "http://127.0.0.1:9324"
 GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
 SWEEP_EVERY: Final = 60.0
@@ -342,7 +341,7 @@ class SimulatedClient(Client):
 
     def _later(self, operation: str, body: bytes, after: float) -> None:
         """The network delivers it once more, or only now; nobody waits for the answer."""
-        broker, network = self._broker, Process(self._simulator, NETWORK)
+        broker, network = self._broker, Process(self._simulator, "network")
 
         def deliver() -> None:
             if broker.up:

@@ -11,7 +11,6 @@ from semel.spark.segments.model import folder
 from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
 from semel.verify.verdict import FindingKind
-from simulation.broker import NETWORK
 from simulation.spark_store import SEGMENTS, SparkProcess
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed
 
 class Checks:
     """Keys stand for messages. `excused`: they may be lost or doubled, as somebody has destroyed what held them.
-    `late`: their segment was put by a process that stood still in the instant before its seal, or the network has
-    returned them to the queue a second time, when another task had them."""
+    `late`: their segment was put by a process that stood still in the instant before its seal, or a request
+    has returned them to the queue so late that another task had them, as a process or the network stood still."""
 
     def __init__(self, world: SparkWorld) -> None:
         self.world = world
@@ -68,17 +67,13 @@ class Checks:
             for entry in params["Entries"]:
                 handle, seconds = entry["ReceiptHandle"], entry["VisibilityTimeout"]
                 self._hidden[handle] = now + seconds
-                if not seconds and self._by_network() and handle != self._newest[self._ids[handle]]:
+                if not seconds and handle != self._newest[self._ids[handle]]:
                     self.late.add(self._keys[handle])
         elif operation == "DeleteMessageBatch":
             done = {entry["Id"] for entry in answer.get("Successful", ())}
             for entry in params["Entries"]:
                 if entry["Id"] in done:
                     self._deleted(self._keys[entry["ReceiptHandle"]], self._ids[entry["ReceiptHandle"]])
-
-    def _by_network(self) -> bool:
-        """Whether the call that is being made is one that came late, or once more."""
-        return self.world.simulator.task.process.name == NETWORK
 
     def _deleted(self, key: str, message_id: str) -> None:
         """A message is deleted only when what holds it is kept, or another message with its key. What SQS has said it

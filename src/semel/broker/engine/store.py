@@ -217,6 +217,11 @@ class Store:
             total, special = self.db.execute(_COUNT, bounds).fetchone()
             delay = delays.get(generation, 0)
             for row, enqueued, name, due, arrived in self.db.execute(_SPECIAL, bounds) if special else ():
+                if row & NUMBER_MASK >= generation.numbers_end:
+                    raise DamagedRow(
+                        f"the table messages has number {row & NUMBER_MASK}, but by the table generations the numbers "
+                        f"of its queue end before {generation.numbers_end}"
+                    )
                 if arrived:
                     generation.backdated.append(enqueued << GENERATION_BITS | row & NUMBER_MASK)
                 due = due or (enqueued + delay if delay else 0)

@@ -71,7 +71,7 @@ def from_history(content: Mapping[str, Any], source: str) -> tuple[Series, ...]:
     try:
         period = float(content.get("period") or 10)
         found = [_series(name, columns, period, source) for name, columns in content["queues"].items()]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise DoctorError(f"--metrics {source}: the history is not as expected: {error!r}") from None
     return tuple(series for series in found if series.points)
 

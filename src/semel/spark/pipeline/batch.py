@@ -142,11 +142,17 @@ class Batches:
             rejects.commit(batch, [outcome.rejected for outcome in outcomes if outcome.rejected is not None])
         if not rows_in:
             sink.commit(batch, [outcome.written for outcome in outcomes if outcome.written is not None])
-        self._log.record_sink_commit(batch.content)
+        self._record_sink_commit()
         if isinstance(sink, ReturnsMessages):  # before Spark writes down that the batch is done
             self._log.give_back(batch.number, sink.returned)
         crash_points.reached("after-commit")
         self._done(batch.number, began, outcomes)
+
+    def _record_sink_commit(self) -> None:
+        """In the log: what the sink itself says that it has. A driver that was overtaken has committed nothing."""
+        last = self._sink.last(self._pipeline)
+        if last is not None:
+            self._log.record_sink_commit(last.content)
 
 
 def is_in(sink: Sink, last: Commit | None, batch: MicroBatch, content: ContentOf) -> bool:
