@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from release import problems
+from release import problems, reminders
 
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2027-01-31)\n\n### Added\n\n## 0.1.0\n\n## 1.1.0rc1\n"
 
@@ -30,3 +32,10 @@ def test_a_development_version_and_a_changed_tree_are_refused_unless_it_is_a_dry
 def test_a_dry_run_of_a_development_version_needs_the_section_unreleased() -> None:
     (found,) = problems("0.2.0.dev0", CHANGELOG.replace("Unreleased", "0.3.0"), "", dry=True)
     assert found == "CHANGELOG.md has no section for this version: ## Unreleased"
+
+
+def test_a_version_without_data_for_upgrade_tests_is_released_with_a_reminder(tmp_path: Path) -> None:
+    (tmp_path / "0.1.0").mkdir()
+    assert reminders("0.1.0", tmp_path) == []
+    (reminder,) = reminders("0.2.0", tmp_path)
+    assert "tests/upgrade/data has no folder 0.2.0" in reminder

@@ -1,0 +1,1 @@
+"""Data that earlier versions have written, read by this one."""
