@@ -200,6 +200,19 @@ def test_colours_are_left_out_where_they_are_not_wanted(monkeypatch: pytest.Monk
     assert "\x1b[31m" not in out.getvalue()
 
 
+def test_a_log_handler_whose_stream_is_closed_is_left_alone() -> None:
+    display, _ = live()
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    stream.close()
+    logging.getLogger().addHandler(handler)
+    try:
+        with logging_above(display):
+            display.draw(RUNNING)
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
 def test_the_cursor_is_shown_again_whatever_happened() -> None:
     display, out = live()
 

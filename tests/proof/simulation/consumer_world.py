@@ -272,8 +272,9 @@ class World:
 
     def _on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
         if operation == "StartMessageMoveTask":
-            for key in self._dead:  # they are sent again
-                self.log(EventKind.SEND, key)
+            for message in self.broker.messages(self.plan.dead_letters):
+                if message["State"] == "visible":  # it is sent again; what an operator has received is not
+                    self.log(EventKind.SEND, self.key_of(message["Body"]))
         queue = params.get("QueueUrl", "").rpartition("/")[2]
         if queue == self.plan.queue:
             if operation == "SendMessage":

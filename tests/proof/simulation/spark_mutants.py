@@ -247,6 +247,7 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
         (batch, "is_in", is_in),
         (spark_sink, "already_committed", already),
         (agreement, "check", lambda *_given: None),
+        (SegmentLog, "in_sink", lambda self, number: str(self.content(number))),
     ):
         yield
 

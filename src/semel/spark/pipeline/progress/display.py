@@ -197,7 +197,9 @@ def logging_above(display: Display) -> Iterator[None]:
             stack.enter_context(redirect_stderr(cast(TextIO, _Above(display, sys.stderr))))
         for handler in logging.getLogger().handlers:
             stream = getattr(handler, "stream", None)  # a file's handler that was closed has none
-            if isinstance(handler, logging.StreamHandler) and stream is not None and stream.isatty():
+            if stream is None or getattr(stream, "closed", False):
+                continue
+            if isinstance(handler, logging.StreamHandler) and stream.isatty():
                 handler.setStream(cast(TextIO, _Above(display, stream)))
                 stack.callback(handler.setStream, stream)
         yield
