@@ -19,6 +19,12 @@ _SMALL_DISK: Final = 128  # MiB
 _BODY: Final = "x" * 250_000
 
 
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage cannot write its own file to a disk that takes nothing, and prints a traceback for it."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that is soon full."""

@@ -139,11 +139,11 @@ def test_rejects_need_somewhere_to_go(tmp_path: Path, sqs_broker: EmbeddedBroker
 
 def test_what_weakens_a_promise_is_a_warning(tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client) -> None:
     make_queue(client, "orders.fifo", MessageRetentionPeriod=345_600)
-    fifo = ('"orders"]', '"orders.fifo"]\nreceivers = 2\nremember = "1d"')
+    fifo = ('"orders"]', '"orders.fifo"]\nreceivers = 2\nretention = "1d"')
     found = check(pipeline(tmp_path, sqs_broker, fifo))
     warnings = [finding.text for finding in found.findings if finding.level is Level.WARNING]
     assert any("is FIFO and has several receivers" in text for text in warnings)
-    assert any("remember is shorter than the retention" in text for text in warnings)
+    assert any("[source] retention is shorter than the retention" in text for text in warnings)
     assert found.passed
     usual = check(pipeline(tmp_path, sqs_broker, ('"orders"]', '"orders.fifo"]')))
     assert all(finding.level is not Level.WARNING for finding in usual.findings)

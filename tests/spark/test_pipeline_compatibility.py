@@ -61,13 +61,22 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
         (('"refunds"', '"refunds", "returns"'), "returns is read from now on"),
         (('["sent_at"]', '["sent_at", "queue"]'), "_queue is new"),
         (('dedup = "key"', 'dedup = "key"\nack = "committed"'), "ack is committed from now on"),
-        (('dedup = "key"', 'dedup = "key"\nremember = "2d"'), "keys are remembered for 2 days from now on"),
+        (('dedup = "key"', 'dedup = "key"\nretention = "2d"'), "keys are kept for 2 days from now on"),
     ],
 )
 def test_a_change_that_is_fine_is_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     (found,) = changes(tmp_path, change)
     assert said in found.text
     assert not found.breaking
+
+
+def test_the_retention_under_its_former_name_is_no_change(tmp_path: Path) -> None:
+    two_days = spec(tmp_path, ('dedup = "key"', 'dedup = "key"\nretention = "2d"'))
+    former = json.loads(json.dumps(two_days))
+    former["source"]["remember"] = former["source"].pop("retention")
+    assert compare(former, two_days) == []
+    (change,) = compare(former, spec(tmp_path))
+    assert "[source] keys are kept for" in change.text
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_everything_that_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [trigger]
     every = "1m"
     [log]
-    attempts = "attempts"
+    attempt_log = "attempts"
     [metrics]
     health = "127.0.0.1:8080"
     [spark]
@@ -180,8 +180,8 @@ TWICE = 2 * '[[schema.constraints]]\nname = "n"\ncheck = "id > 1"\n' + "[sink]"
         (("[source]", '[source]\ndedup = "ledger"'), '[source] ledger is missing: dedup = "ledger" needs its address'),
         (("[source]", '[source]\nledger = "redis://x"'), '[source] ledger is given, but dedup is "key"'),
         (
-            ("[source]", '[source]\ndedup = "segments"\nremember = "1d"'),
-            '[source] remember is for dedup = "key", and dedup is "segments"',
+            ("[source]", '[source]\ndedup = "segments"\nretention = "1d"'),
+            '[source] retention is for dedup = "key", and dedup is "segments"',
         ),
         (("[source]", '[source]\nkey = "id"'), "[source] key = \"id\": it is '$.order.id'"),
         # [schema]
@@ -336,7 +336,7 @@ def test_an_option_is_handed_to_the_source_as_it_is_written(tmp_path: Path) -> N
         "[sink]\ntype = ['x']",
         "[sink]",
         "[source]\nvisibility = nan",
-        "[source]\nremember = -inf",
+        "[source]\nretention = -inf",
         "[source]\nqueues = [[]]",
         "[source]\nqueues = [1, 2]",
         "[source]\ndedup = {}",

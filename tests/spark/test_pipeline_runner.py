@@ -139,7 +139,7 @@ def test_each_message_becomes_a_row_once_and_what_is_no_row_a_dead_letter(spark:
     shop.broker.faults.set("duplicate", 0.05)
     shop.broker.faults.set("lost-delete", 0.05)
     shop.change(source__dedup=Dedup.KEY, source__dedup_partitions=2, source__max_messages_per_batch=400)
-    shop.change(log=LogSpec(attempts=str(shop.folder / "attempts")))
+    shop.change(log=LogSpec(attempt_log=str(shop.folder / "attempts")))
     shop.orders(*range(1_000))
     shop.send("{", json.dumps({"id": "x", "amount": -1}), json.dumps({"amount": 1}))
     report = shop.run()
@@ -184,7 +184,7 @@ def test_dedup_by_key_drops_what_a_producer_sends_twice_and_a_second_run_still_k
 
 def test_rows_that_spark_would_drop_as_late_stop_the_pipeline_and_are_kept(spark: SparkSession, shop: Shop) -> None:
     """Its watermark is in the checkpoint; here it is made to be a day ahead, as a wrong clock could have done."""
-    shop.change(source__dedup=Dedup.KEY, source__remember=60.0)
+    shop.change(source__dedup=Dedup.KEY, source__retention=60.0)
     shop.orders(1)
     assert shop.run().error is None
     ahead = int(time.time() + 86_400) * 1_000

@@ -132,7 +132,7 @@ def _add_observability(group: Any) -> None:
         "write an event for every step of every message to this folder, local or s3://…",
         env="app",
         code="App(attempt_log=…)",
-        toml="log.attempts",
+        toml="log.attempt_log",
     )
     option(
         group,

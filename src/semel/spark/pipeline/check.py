@@ -246,11 +246,11 @@ def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: Rea
             Level.WARNING,
             f"queue {name} is FIFO and has several receivers: a group may be in two partitions of a batch",
         )
-    remember = pipeline.source.remember
-    if pipeline.source.dedup is Dedup.KEY and remember is not None and remember < retention:
+    limit = pipeline.source.retention
+    if pipeline.source.dedup is Dedup.KEY and limit is not None and limit < retention:
         yield Finding(
             Level.WARNING,
-            f"[source] remember is shorter than the retention of queue {name}: SQS can deliver a message again after "
+            f"[source] retention is shorter than the retention of queue {name}: SQS can deliver a message again after "
             "its key is forgotten",
         )
 

@@ -60,7 +60,7 @@ def recorded(pipeline: Pipeline) -> dict[str, Any]:
             "key": source.key,
             "dedup": source.dedup.value,
             "dedup_partitions": source.dedup_partitions if source.dedup is Dedup.KEY else None,
-            "remember": source.remember,
+            "retention": source.retention,
             "ledger": None if source.ledger is None else _without_secrets(source.ledger),
             "ack": source.ack.value,
         },
@@ -126,8 +126,8 @@ def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]
             f"far: deliveries of it again would get in twice; change it back, or {ANEW}",
             breaking=True,
         )
-    if old.get("remember") != new.get("remember"):
-        yield Change(f"[source] keys are remembered for {_days(new.get('remember'))} from now on", breaking=False)
+    if old.get("retention", old.get("remember")) != new.get("retention"):  # "remember" in older checkpoints
+        yield Change(f"[source] keys are kept for {_days(new.get('retention'))} from now on", breaking=False)
     if old["ack"] != new["ack"]:
         yield Change(f"[source] ack is {new['ack']} from now on", breaking=False)
 

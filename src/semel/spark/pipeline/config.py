@@ -194,7 +194,7 @@ class SourceSpec:
     key: Annotated[Text, _rule(_check_key)] | None = None
     dedup: Dedup = Dedup.KEY  # a file with a handler: SEGMENTS, as the app's ledger knows the keys
     dedup_partitions: Annotated[StrictInt, _between(1, 10_000)] = DEDUP_PARTITIONS  # fixed once the pipeline has run
-    remember: Annotated[Seconds, _between(60, 3_650 * DAY, " seconds")] | None = None  # None: the queues' retention
+    retention: Annotated[Seconds, _between(60, 3_650 * DAY, " seconds")] | None = None  # None: the queues' retention
     ledger: Text | None = Field(default=None, repr=False)
     ack: Ack = Ack.SEALED
     receivers: Annotated[StrictInt, _limits("receivers")] | None = None
@@ -209,7 +209,7 @@ class SourceSpec:
 
     def options(self, checkpoint: str) -> dict[str, str]:
         """The options for `format("sqs")`. Those of dedup = "key" are for the query, on top of the source."""
-        own = {"queues", "dedup", "dedup_partitions", "remember", "ledger"}
+        own = {"queues", "dedup", "dedup_partitions", "retention", "ledger"}
         given = {camel(one.name): getattr(self, one.name) for one in fields_of(self) if one.name not in own} | {
             "queue": ",".join(self.queues),
             "segments": segments_of(checkpoint),
@@ -305,7 +305,7 @@ class TriggerSpec:
 
 @dataclass(frozen=True, config=STRICT)
 class LogSpec:
-    attempts: Location | None = None  # folder of the attempt log
+    attempt_log: Location | None = None  # a folder
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -387,7 +387,7 @@ def _conflicts(table: Mapping[str, Any]) -> Iterator[str]:
         yield '[source] ledger is missing: dedup = "ledger" needs its address, such as postgresql://host/db'
     if dedup != "ledger" and "ledger" in source:
         yield f'[source] ledger is given, but dedup is "{dedup}": set dedup = "ledger", or leave it out'
-    for option in ("dedup_partitions", "remember"):
+    for option in ("dedup_partitions", "retention"):
         if option in source and dedup != "key":
             yield f'[source] {option} is for dedup = "key", and dedup is "{dedup}"; leave it out'
     for name, options in (("schema", ("ddl", "json_schema", "raw")), ("rejects", ("to", "queue", "table"))):

@@ -264,5 +264,5 @@ def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: 
     )
     if not by_key:
         return parsed
-    within = int(pipeline.source.remember or queues.retention(pipeline.source))
+    within = int(pipeline.source.retention or queues.retention(pipeline.source))
     return deduplication.once_by(parsed, body_sql.IDENTITY, within)

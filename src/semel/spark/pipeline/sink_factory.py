@@ -55,7 +55,7 @@ def sink_of(pipeline: Pipeline) -> Sink:
                 endpoint_url=source.endpoint_url,
                 region=source.region,
                 profile=source.profile,
-                attempt_log=pipeline.log.attempts,
+                attempt_log=pipeline.log.attempt_log,
             )
             return HandlerSink(app, f"{pipeline.checkpoint.rstrip('/')}/{PROGRESS}")
         case other:
@@ -69,7 +69,7 @@ def needs_validation(pipeline: Pipeline) -> bool:
 
 def traces(pipeline: Pipeline) -> str | None:
     """The folder of the attempt log that the pipeline writes to. Handlers write their own."""
-    return None if isinstance(pipeline.sink, HandlerSpec) else pipeline.log.attempts
+    return None if isinstance(pipeline.sink, HandlerSpec) else pipeline.log.attempt_log
 
 
 def rejects_of(pipeline: Pipeline) -> Sink:

@@ -64,7 +64,7 @@ to = "dead-letter-queue"           # the queue's own; or: queue = "bad-orders", 
 # health = "127.0.0.1:8080"        # serves /health and /metrics
 
 [log]
-# attempts = "attempts"            # one event for each step of each message
+# attempt_log = "attempts"         # one event for each step of each message
 
 [spark]                            # settings of Spark, if any
 # "spark.driver.memory" = "4g"
