@@ -185,7 +185,7 @@ _WHERE: Final = {
     "TooManyUnconfirmed": "semel.spark.source.committer",
     "TooSoon": "semel.sqs.errors",
     "TrailError": "semel.telemetry.message_trail",
-    "Undecodable": "semel.messages.decoding",
+    "Undecodable": "semel.messages.decoder",
     "Unreachable": "semel.sqs.errors",
     "WorkerError": "semel.telemetry.worker_client",
 }

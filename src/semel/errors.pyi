@@ -35,7 +35,7 @@ from semel.ledger.contract import OutcomeUnknown as OutcomeUnknown
 from semel.ledger.idempotent.decorator import InProgress as InProgress
 from semel.ledger.idempotent.decorator import PayloadConflict as PayloadConflict
 from semel.ledger.idempotent.decorator import ResultNotKept as ResultNotKept
-from semel.messages.decoding import Undecodable as Undecodable
+from semel.messages.decoder import Undecodable as Undecodable
 from semel.messages.keys import NoKey as NoKey
 from semel.spark.java import JavaError as JavaError
 from semel.spark.pipeline.agreement import ResetOutdated as ResetOutdated

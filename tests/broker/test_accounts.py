@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from semel.broker import running
 from semel.broker.auth import user_id_of
-from semel.broker.embedded import EmbeddedBroker
+from semel.broker.embedded_broker import EmbeddedBroker
 from semel.errors import SemelError
 from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin

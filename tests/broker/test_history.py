@@ -10,7 +10,7 @@ import pytest
 from semel.broker import EmbeddedBroker, running
 from semel.broker.engine import Engine
 from semel.broker.engine.schema import open_database
-from semel.broker.history import KEPT, MOST_ANSWERED, MOST_QUEUES, PERIOD, History
+from semel.broker.metric_history import KEPT, MOST_ANSWERED, MOST_QUEUES, PERIOD, History
 from semel.errors import SemelError
 
 

@@ -21,7 +21,7 @@ from running_apps import until
 from semel.broker import calls
 from semel.broker.calls import PendingCall, PendingCalls
 from semel.broker.connections import Limits
-from semel.broker.embedded import event_loop
+from semel.broker.embedded_broker import event_loop
 from semel.broker.http import MAX_PIPELINED
 from semel.broker.startup import Options, Running, start
 

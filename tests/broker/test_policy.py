@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from semel.broker.engine.attributes import checked
 from semel.broker.engine.identity import Access, Identity
-from semel.broker.engine.policy import Policy, Verdict, context_of
+from semel.broker.engine.queue_policy import Policy, Verdict, context_of
 from semel.sqs.errors import ServiceError
 
 QUEUE = "arn:aws:sqs:us-east-1:000000000000:orders"

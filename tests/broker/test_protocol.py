@@ -15,7 +15,7 @@ from semel.broker.engine.schema import open_database
 from semel.broker.protocol import Call, Protocol, parse
 from semel.broker.protocol import json as aws_json
 from semel.sqs.errors import ServiceError
-from semel.sqs.model import Shape, operations
+from semel.sqs.service_model import Shape, operations
 
 URL: Final = "http://127.0.0.1:9324/000000000000/orders"
 

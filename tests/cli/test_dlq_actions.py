@@ -8,7 +8,7 @@ import pytest
 
 from cli.shell import DLQ, Shell, Terminal
 from semel.cli import build_parser
-from semel.cli.follow import bar, summary
+from semel.cli.job_display import bar, summary
 from semel.dlq.jobs import Job
 from semel.dlq.redrive.plan import Engine, RedrivePlan
 

@@ -18,7 +18,7 @@ import pydantic
 import pytest
 
 from semel.errors import SemelError
-from semel.messages.decoding import Decoder, Undecodable, decoder_for
+from semel.messages.decoder import Decoder, Undecodable, decoder_for
 
 
 class Size(enum.Enum):
@@ -258,7 +258,7 @@ def test_pydantic_says_at_once_what_it_cannot_make() -> None:
 def test_libraries_are_imported_only_where_an_annotation_needs_them() -> None:
     program = """
 import sys
-from semel.messages.decoding import decoder_for
+from semel.messages.decoder import decoder_for
 from typing import Any
 assert [decoder_for(one)('{}') for one in (dict, str, bytes, Any)] == [{}, '{}', b'{}', {}]
 print(sorted({'msgspec', 'pydantic'} & set(sys.modules)))

@@ -13,7 +13,7 @@ from clients import client_for
 from scripted_server import answer, in_turn, scripted
 
 import semel.broker
-from semel.broker.embedded import EmbeddedBroker
+from semel.broker.embedded_broker import EmbeddedBroker
 from semel.sqs import Attribute, AttributeValue, Client, Entry, Failure, Queue, Received, Sent
 from semel.sqs.checksums import md5_of_body
 from semel.sqs.errors import BadRequest, QueueExists, QueueNotFound, SqsError, TooSoon

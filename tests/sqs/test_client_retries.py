@@ -11,7 +11,7 @@ from clients import client_for, naps_of
 from scripted_server import Request, answer, in_turn, refusal, scripted
 
 import semel.broker
-from semel.broker.embedded import EmbeddedBroker
+from semel.broker.embedded_broker import EmbeddedBroker
 from semel.sqs import Entry, Failure, Queue, Sent
 from semel.sqs.client.batches import parts
 from semel.sqs.client.retries import CAP, pause_before_retry

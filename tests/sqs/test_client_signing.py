@@ -16,8 +16,8 @@ from clients import client_for
 from scripted_server import Request, answer, refusal, scripted
 
 import semel.broker
-from semel.broker.embedded import EmbeddedBroker
-from semel.sqs.client.signing import Signer
+from semel.broker.embedded_broker import EmbeddedBroker
+from semel.sqs.client.signer import Signer
 from semel.sqs.errors import CredentialsRefused, NoCredentials
 
 NOW = 1_700_000_000.0

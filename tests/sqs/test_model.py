@@ -12,7 +12,15 @@ import pytest
 from botocore.loaders import Loader
 
 from semel.sqs.errors import MISSING_PARAMETER, SERIALIZATION, ServiceError
-from semel.sqs.model import Operation, Shape, enum_values, operations, query_map_fields, query_members, query_name
+from semel.sqs.service_model import (
+    Operation,
+    Shape,
+    enum_values,
+    operations,
+    query_map_fields,
+    query_members,
+    query_name,
+)
 
 MODEL: Final[dict[str, Any]] = Loader().load_service_model("sqs", "service-2", "2012-11-05")
 
@@ -176,7 +184,7 @@ def test_enumerated_values_are_known() -> None:
 
 
 def test_reading_the_model_does_not_load_botocore() -> None:
-    code = "import sys, semel.sqs.model as m; m.operations(); print('botocore' in sys.modules)"
+    code = "import sys, semel.sqs.service_model as m; m.operations(); print('botocore' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

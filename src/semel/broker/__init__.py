@@ -3,6 +3,6 @@
 To the rest of Semel it is an address, exactly like AWS; tests start one with `running`.
 """
 
-from semel.broker.embedded import EmbeddedBroker, running
+from semel.broker.embedded_broker import EmbeddedBroker, running
 
 __all__ = ["EmbeddedBroker", "running"]

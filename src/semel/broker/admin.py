@@ -13,8 +13,8 @@ from semel.broker.clock import Clock, ManualClock
 from semel.broker.engine import Caller, Engine, Wanted
 from semel.broker.engine.peek import STATES
 from semel.broker.faults import MEANING, FaultError, Faults
-from semel.broker.history import History
 from semel.broker.http import Request, render
+from semel.broker.metric_history import History
 from semel.sqs import limits
 from semel.sqs.errors import ServiceError
 from semel.version import __version__

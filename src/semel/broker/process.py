@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from semel.broker.embedded import event_loop
+from semel.broker.embedded_broker import event_loop
 from semel.broker.startup import Options, raise_file_limit, start
 from semel.errors import StartError
 from semel.signals import STOP_SIGNALS, received

@@ -26,8 +26,8 @@ from semel.broker.clock import Clock
 from semel.broker.connections import Connections, Limits
 from semel.broker.engine import NEVER, Access, Engine, Identity, Received
 from semel.broker.faults import Fault, Faults
-from semel.broker.history import History
 from semel.broker.http import Connection, Request, render
+from semel.broker.metric_history import History
 from semel.broker.same_site import Origins
 from semel.broker.syncer import Syncer
 from semel.sqs.errors import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, command, command_group, option
-from semel.cli.follow import exit_code, follow, summary
+from semel.cli.job_display import exit_code, follow, summary
 from semel.cli.service import open_records
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from semel.consumer.ledger_calls import one_by_one
 from semel.consumer.lifecycle import Event, State
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Stage, Threads
-from semel.failures import described, is_failure
 from semel.ledger.contract import ClaimRequest, ClaimResult, Conflict, Done, Held, LedgerError, LedgerUnavailable, Won
 from semel.messages import dead_letter_attributes
-from semel.messages.decoding import Undecodable
+from semel.messages.decoder import Undecodable
 from semel.messages.keys import NONE, Body, Key, NoKey, own_id, scoped
 from semel.telemetry.attempt_log import Step
+from semel.user_exceptions import described, is_failure
 
 AT_ONCE: Final = 300
 MOST_THREADS: Final = 2

@@ -17,7 +17,7 @@ from semel.consumer.context import Context, Message
 from semel.errors import SemelError
 from semel.ledger import callables
 from semel.ledger.contract import Transaction
-from semel.messages.decoding import Decoder, decoder_for, is_parsed_json
+from semel.messages.decoder import Decoder, decoder_for, is_parsed_json
 from semel.messages.keys import Body, KeyRule, KeySpec, PayloadDigest, PayloadSpec, key_rule, payload_rule
 
 

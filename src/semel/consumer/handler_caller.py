@@ -22,7 +22,6 @@ from semel.consumer.lifecycle import Event, State
 from semel.consumer.outcomes import Lost, Reject, Retry, Skip
 from semel.durations import seconds
 from semel.errors import SemelError
-from semel.failures import described, is_failure, text_of
 from semel.ledger import callables
 from semel.ledger.contract import (
     Completion,
@@ -35,6 +34,7 @@ from semel.ledger.contract import (
     check_result,
 )
 from semel.telemetry.attempt_log import Step
+from semel.user_exceptions import described, is_failure, text_of
 
 MARGIN: Final = 0.5  # seconds before the end of its claim at which a message is no longer started
 LOOKS: Final = 5  # times that an unknown outcome is looked up before the next delivery is left to find out

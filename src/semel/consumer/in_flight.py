@@ -21,9 +21,9 @@ from semel.consumer.reporter import Reporter
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Inbox
 from semel.durations import seconds
-from semel.failures import described, is_failure
 from semel.messages.visibility import visibility_for
 from semel.telemetry.attempt_log import Step
+from semel.user_exceptions import described, is_failure
 
 JITTER: Final = 2.0  # seconds, at most, that a message claimed elsewhere is hidden beyond the other worker's lease
 DLQ_FAILED_ATTEMPT: Final = 20  # what cannot be moved to a dead-letter queue waits as if it had failed this often

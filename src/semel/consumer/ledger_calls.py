@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from semel.failures import described
 from semel.ledger.contract import LedgerError, LedgerUnavailable
+from semel.user_exceptions import described
 
 T = TypeVar("T")
 R = TypeVar("R")

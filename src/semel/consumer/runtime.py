@@ -24,10 +24,10 @@ from semel.consumer.outbox_dispatcher import OutboxDispatcher, described_status
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.report import Report
-from semel.failures import described
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client
 from semel.telemetry.health_server import Health
+from semel.user_exceptions import described
 
 PURGE_EVERY: Final = 60.0
 WATCHDOG: Final = 3  # polls' worth of silence

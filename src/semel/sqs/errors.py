@@ -90,7 +90,7 @@ def no_such_queue() -> ServiceError:
     return ServiceError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
 
 
-# The client's side: what a call to SQS can end with. `semel.sqs.client.failures` decides which, and writes the text.
+# The client's side: what a call to SQS can end with. `semel.sqs.client.error_parser` decides, and writes the text.
 
 
 class SqsError(SemelError):

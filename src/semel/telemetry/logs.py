@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TextIO
 import orjson
 
 from semel.errors import StartError
-from semel.failures import described
+from semel.user_exceptions import described
 
 MAX_TEXT: Final = 4_000  # characters of a message
 MAX_FIELD: Final = 500  # characters of any other field

@@ -15,11 +15,11 @@ from semel.consumer.outbox_dispatcher import OutboxDispatcher
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.errors import SemelError
-from semel.failures import Killed
 from semel.ledger.contract import Ledger
 from semel.sqs import Client
 from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.ledgers import ledger_for
+from semel.user_exceptions import Killed
 
 # Where a worker can die, in the order in which a message passes, and which messages pass there.
 _PASSED_BY: Final = {

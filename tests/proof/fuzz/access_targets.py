@@ -21,7 +21,7 @@ from semel.broker.auth import Credentials, HttpRequest, Verifier
 from semel.broker.engine.addresses import parse_queue_url
 from semel.broker.engine.attributes import Arn, checked
 from semel.broker.engine.identity import Access, Identity
-from semel.broker.engine.policy import Policy, Verdict, context_of
+from semel.broker.engine.queue_policy import Policy, Verdict, context_of
 from semel.errors import StartError
 from semel.sqs.client.queue import Reference
 from semel.sqs.errors import RECEIPT_HANDLE_IS_INVALID, BadRequest, ServiceError

@@ -15,7 +15,7 @@ from semel.broker.engine import Engine, Received
 from semel.broker.protocol import Protocol, json, query
 from semel.sqs import errors
 from semel.sqs.errors import Kind, ServiceError
-from semel.sqs.model import operations
+from semel.sqs.service_model import operations
 
 KINDS: Final = [kind for kind in vars(errors).values() if isinstance(kind, Kind)]
 SHAPES: Final = {f"com.amazonaws.sqs#{kind.shape}" for kind in KINDS}

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from fuzz.complaints import no_error_logged
 from semel.sqs import Client
-from semel.sqs.client import failures
+from semel.sqs.client import error_parser
 from semel.sqs.client.connection import Answer, Connection
-from semel.sqs.client.failures import Call
+from semel.sqs.client.error_parser import Call
 from semel.sqs.client.messages import Entry, Failure, Received, Sent
 from semel.sqs.client.queue import Queue
 from semel.sqs.errors import SqsError
@@ -32,10 +32,10 @@ def fuzz_connection(data: bytes) -> None:
             answer = connection.exchange(b"x", 2.0)
         except OSError as error:
             assert not isinstance(error, TimeoutError), "it waits for more although the server has hung up"
-            failures.from_exception(error, _CALL, 2.0)
+            error_parser.from_exception(error, _CALL, 2.0)
             return
         assert data.endswith(answer.body) or not connection.reusable or b"transfer-encoding" in answer.head.lower()
-        assert isinstance(failures.from_answer(answer, _CALL), SqsError)
+        assert isinstance(error_parser.from_answer(answer, _CALL), SqsError)
     finally:
         connection.close()
         there.close()
@@ -45,12 +45,12 @@ def fuzz_answer(data: bytes) -> None:
     """`head`, an empty line and a body: whatever its status, an error is made of it with a text, a code and a kind."""
     head, _, body = data.partition(b"\r\n\r\n")
     status = int(head[9:12]) if head[9:12].isdigit() else 400
-    error = failures.from_answer(Answer(status, head + b"\r\n", body), _CALL)
+    error = error_parser.from_answer(Answer(status, head + b"\r\n", body), _CALL)
     assert isinstance(error, SqsError)
     assert str(error).startswith("SendMessage on queue orders: ")
     assert error.code
     assert len(str(error)) < 20_000 + len(body)
-    failures.server_time(head)
+    error_parser.server_time(head)
 
 
 class _Script:

@@ -15,7 +15,7 @@ from semel import durations
 from semel.errors import SemelError
 from semel.messages import dead_letter_attributes as dead_letters
 from semel.messages.dead_letter_attributes import DeadLetterDetails
-from semel.messages.decoding import LONGEST_REASON, Undecodable, decoder_for
+from semel.messages.decoder import LONGEST_REASON, Undecodable, decoder_for
 from semel.messages.json_path import MISSING, JsonPath
 from semel.messages.keys import LONGEST, SHOWN, Body, Key, NoKey, key_rule, payload_rule
 from semel.sqs.client.messages import Attribute, Entry, Received

@@ -16,7 +16,7 @@ import suite
 from fuzz import table
 from fuzz.strategies import inputs
 from semel.broker import auth
-from semel.broker.engine import attributes, policy, receipts
+from semel.broker.engine import attributes, queue_policy, receipts
 from semel.broker.protocol import query
 from semel.dlq.filter import fields
 from semel.messages import dead_letter_attributes
@@ -72,8 +72,10 @@ def tags_of_receipts_are_not_compared(patch: Patch) -> None:
 
 
 def denials_that_are_not_understood_are_ignored(patch: Patch) -> None:
-    original = policy.Statement.matches
-    patch.setattr(policy.Statement, "matches", lambda self, *call: self.parts is not None and original(self, *call))
+    original = queue_policy.Statement.matches
+    patch.setattr(
+        queue_policy.Statement, "matches", lambda self, *call: self.parts is not None and original(self, *call)
+    )
 
 
 def documents_of_any_depth_are_read(patch: Patch) -> None:

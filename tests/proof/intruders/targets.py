@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from intruders.wire import PATIENCE, ask, get
 from semel.broker.connections import Limits
-from semel.broker.embedded import _serve
+from semel.broker.embedded_broker import _serve
 from semel.broker.startup import Options, Running
 from semel.telemetry.control import Command
 from semel.telemetry.health_server import Health, HealthServer

@@ -20,7 +20,7 @@ from semel.broker.engine import Queue as EngineQueue
 from semel.broker.engine.schema import open_database
 from semel.broker.protocol import json as wire
 from semel.sqs import Cancel, Client
-from semel.sqs.client import failures
+from semel.sqs.client import error_parser
 from semel.sqs.client.connection import Answer
 from semel.sqs.client.transport import CannotConnect
 from semel.sqs.errors import INTERNAL_FAILURE, REQUEST_THROTTLED, SERVICE_UNAVAILABLE, Cancelled, ServiceError
@@ -283,14 +283,14 @@ class SimulatedClient(Client):
                 self._later(operation, body, there - timeout)
             simulator.sleep(max(0.0, ends - simulator.now))
             _check(cancel)
-            raise failures.from_exception(TimeoutError(), call, timeout)
+            raise error_parser.from_exception(TimeoutError(), call, timeout)
         if not broker.up:
-            raise failures.from_exception(CannotConnect("refused"), call, timeout)
+            raise error_parser.from_exception(CannotConnect("refused"), call, timeout)
         if fault == "refused":
             self._process.note(operation, "is refused")
             busy = simulator.choices.below(2)
             answer = _answer_of(ServiceError(INTERNAL_FAILURE if busy else REQUEST_THROTTLED, "Try again."))
-            raise failures.from_answer(answer, call)
+            raise error_parser.from_answer(answer, call)
         generation = broker.engine
         body, refused = self._without_some(operation, body, fault)
         try:
@@ -298,7 +298,7 @@ class SimulatedClient(Client):
         except ServiceError as error:
             self._process.note(operation, "->", error.kind.code)
             simulator.sleep(back)
-            raise failures.from_answer(_answer_of(error), call) from None
+            raise error_parser.from_answer(_answer_of(error), call) from None
         if refused:
             result = {**result, "Failed": [*result.get("Failed", ()), *refused]}
         if operation not in QUIET:
@@ -309,11 +309,11 @@ class SimulatedClient(Client):
             self._process.note("the answer to", operation, "is lost")
             simulator.sleep(max(0.0, ends - simulator.now))
             _check(cancel)
-            raise failures.from_exception(TimeoutError(), call, timeout)
+            raise error_parser.from_exception(TimeoutError(), call, timeout)
         simulator.sleep(back)
         _check(cancel)
         if broker.engine is not generation:
-            raise failures.from_exception(ConnectionResetError("the connection was reset"), call, timeout)
+            raise error_parser.from_exception(ConnectionResetError("the connection was reset"), call, timeout)
         return result
 
     def _without_some(self, operation: str, body: bytes, fault: str) -> tuple[bytes, list[dict[str, Any]]]:

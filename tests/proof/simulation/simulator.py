@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
 
-from semel.failures import Killed
+from semel.user_exceptions import Killed
 from simulation.choices import Choices
 
 START: Final = 1_800_000_000.0  # when every simulation begins

@@ -10,7 +10,7 @@ import orjson
 
 from semel.ledger.contract import Ledger
 from semel.sqs import Cancel
-from semel.sqs.client import failures
+from semel.sqs.client import error_parser
 from semel.sqs.client.connection import Answer
 from semel.sqs.client.transport import CannotConnect
 from semel.sqs.errors import Cancelled, Unreachable
@@ -95,10 +95,10 @@ class SparkClient(SimulatedClient):
         if fault.startswith("lost") or there + back > timeout:
             simulator.sleep(timeout)
             self._process.note("does not hear what time it is")
-            raise failures.from_exception(TimeoutError(), call, timeout)
+            raise error_parser.from_exception(TimeoutError(), call, timeout)
         simulator.sleep(there)
         if not self._broker.up:
-            raise failures.from_exception(CannotConnect("refused"), call, timeout)
+            raise error_parser.from_exception(CannotConnect("refused"), call, timeout)
         head = f"HTTP/1.1 404 \r\nDate: {formatdate(int(simulator.now), usegmt=True)}".encode()
         simulator.sleep(back)
         self._perils.after(self._mortal, peril)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semel.broker.engine.expiry import expire, make_ready, remove
-from semel.broker.engine.faults import FaultInjector
+from semel.broker.engine.fault_injector import FaultInjector
 from semel.broker.engine.generation import MessageState
 from semel.broker.engine.schema import IN_FLIGHT
 from semel.broker.engine.store import Caller, Queue, Store

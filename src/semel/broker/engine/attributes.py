@@ -16,7 +16,7 @@ from semel.sqs.errors import (
     ServiceError,
     invalid_value,
 )
-from semel.sqs.model import enum_values
+from semel.sqs.service_model import enum_values
 
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "VisibilityTimeout": (0, limits.MAX_VISIBILITY),

@@ -26,7 +26,7 @@ from semel.broker.engine import (
 )
 from semel.broker.engine.attributes import Arn
 from semel.broker.engine.expiry import expire, expire_all
-from semel.broker.engine.faults import FaultInjector, NoFaults
+from semel.broker.engine.fault_injector import FaultInjector, NoFaults
 from semel.broker.engine.generation import NEVER, Generation
 from semel.broker.engine.identity import Access, Identity
 from semel.broker.engine.peek import Wanted

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from semel.broker.engine.addresses import parse_queue_url
 from semel.broker.engine.attributes import Arn
-from semel.broker.engine.policy import Verdict, context_of
+from semel.broker.engine.queue_policy import Verdict, context_of
 from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, ServiceError, no_such_queue
 

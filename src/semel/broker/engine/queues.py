@@ -24,7 +24,7 @@ from semel.sqs.errors import (
     invalid_value,
     missing,
 )
-from semel.sqs.model import enum_values
+from semel.sqs.service_model import enum_values
 
 _NEXT_QUEUE_ID = "SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'last-queue'"
 _SAVE_QUEUE_ID = "INSERT OR REPLACE INTO meta VALUES ('last-queue', ?)"

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from semel.broker.engine import fair
+from semel.broker.engine import fair_queue
 from semel.broker.engine.dead_letters import dead_letter
 from semel.broker.engine.expiry import expire, expire_all, make_ready, remove
-from semel.broker.engine.faults import FaultInjector
+from semel.broker.engine.fault_injector import FaultInjector
 from semel.broker.engine.generation import BACK_OF_QUEUE_RECEIVES, Attempt, Generation, Group, MessageState
 from semel.broker.engine.look_ahead import look_ahead_end, set_aside
 from semel.broker.engine.rows import COLUMNS, EXTRA_ATTRIBUTES, Row
@@ -22,7 +22,7 @@ from semel.broker.engine.validation import check_token
 from semel.sqs import limits
 from semel.sqs.checksums import md5_of_attributes
 from semel.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, ServiceError, invalid_value
-from semel.sqs.model import enum_values
+from semel.sqs.service_model import enum_values
 
 _NEXT = f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
 # One call gives up looking after so many messages that went to the dead-letter queue or had expired.
@@ -149,7 +149,7 @@ def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | 
     if queue.fifo:
         numbers = _from_groups(store, generation, want, group, begun=begun)
     elif generation.groups:
-        numbers = fair.take(store, generation, want, now)
+        numbers = fair_queue.take(store, generation, want, now)
     else:
         return _without_group(store, generation, want)
     return store.known_rows_at(generation, numbers)

@@ -20,7 +20,7 @@ from semel.broker.engine.attributes import Arn, Redrive, defaults, parse_redrive
 from semel.broker.engine.dedup import DedupWindow
 from semel.broker.engine.generation import Generation, MessageState, rows_as_ranges
 from semel.broker.engine.identity import Access
-from semel.broker.engine.policy import Policy
+from semel.broker.engine.queue_policy import Policy
 from semel.broker.engine.receipts import KEY_BYTES, Receipts
 from semel.broker.engine.receive_log import ReceiveLog
 from semel.broker.engine.rows import COLUMNS, DamagedRow, Row

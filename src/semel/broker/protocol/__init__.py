@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from semel.broker.protocol import json, query
 from semel.broker.protocol.json import is_warm, query_error_header, warm_up
 from semel.sqs.errors import NO_OPERATION, ServiceError
-from semel.sqs.model import Operation
+from semel.sqs.service_model import Operation
 
 __all__ = [
     "Call",

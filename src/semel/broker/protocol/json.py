@@ -1,8 +1,8 @@
 """AWS JSON 1.0: the protocol of today's SDKs. Bytes to parameters, results to bytes.
 
 A body is read twice at most. The first reader is compiled from the service model, reads and checks in one go, and knows
-only right and wrong. What it does not take is left to the exact check of `semel.sqs.model`, which knows what is wrong
-and what merely is unusual: null, binary, very large numbers. Members that the model does not know are skipped.
+only right and wrong. What it does not take is left to the exact check of `semel.sqs.service_model`, which knows what is
+wrong and what is merely unusual: null, binary, very large numbers. Members that the model does not know are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Required
 import orjson
 
 from semel.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, ServiceError
-from semel.sqs.model import Operation, Shape, operations
+from semel.sqs.service_model import Operation, Shape, operations
 
 CONTENT_TYPE: Final = b"application/x-amz-json-1.0"
 _TARGETS: Final = {f"AmazonSQS.{name}".encode(): operation for name, operation in operations().items()}

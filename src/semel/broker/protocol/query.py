@@ -26,7 +26,7 @@ from semel.sqs.errors import (
     ServiceError,
 )
 from semel.sqs.limits import FORBIDDEN_CHARACTER
-from semel.sqs.model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
+from semel.sqs.service_model import API_VERSION, Operation, Shape, operations, query_map_fields, query_members
 
 XML_TYPE: Final = b"text/xml"
 JSON_TYPE: Final = b"application/json"

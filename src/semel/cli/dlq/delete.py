@@ -13,7 +13,7 @@ from semel.cli import confirm, options, output
 from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.dlq import selection
 from semel.cli.dlq.reading import group_table
-from semel.cli.follow import finish
+from semel.cli.job_display import finish
 from semel.cli.service import add_places, open_service
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from semel.cli import options, output
 from semel.cli.command import ExitCode, command, option
 from semel.cli.dlq import selection
-from semel.cli.follow import finish
+from semel.cli.job_display import finish
 from semel.cli.service import add_places, open_service
 
 

@@ -32,7 +32,7 @@ from semel.dlq.messages import DeadLetterMessage, ReceiveCost
 from semel.dlq.queues import max_receives, no_such_queue
 from semel.errors import SemelError
 from semel.sqs.client import Queue
-from semel.sqs.client.failures import server_time
+from semel.sqs.client.error_parser import server_time
 from semel.sqs.errors import OverLimit, QueueNotFound, SqsError
 
 SCAN_VISIBILITY: Final = 30  # seconds

@@ -22,11 +22,11 @@ import orjson
 
 from semel.ledger.contract import LedgerError, LedgerUnavailable
 from semel.ledger.forks import OwningProcess
-from semel.sqs.client import failures
+from semel.sqs.client import error_parser
 from semel.sqs.client.config import Wanted, resolve
 from semel.sqs.client.connection import Answer, Malformed
 from semel.sqs.client.retries import pause_before_retry
-from semel.sqs.client.signing import Signer
+from semel.sqs.client.signer import Signer
 from semel.sqs.client.transport import Transport
 from semel.sqs.errors import NoCredentials, SqsError
 from semel.sqs.hosts import is_loopback
@@ -225,10 +225,10 @@ class TableClient:
         """Removes the cause of a refusal where that can be done; says which it was, or nothing."""
         if not isinstance(error, Refused):
             return ""
-        code = failures.short(error.code)
-        if code in failures.EXPIRED:
+        code = error_parser.short(error.code)
+        if code in error_parser.EXPIRED:
             return "credentials" if self._credentials.renew() else ""
-        if code in failures.CLOCK and (server_time := failures.server_time(error.head)) is not None:
+        if code in error_parser.CLOCK and (server_time := error_parser.server_time(error.head)) is not None:
             offset = server_time - time.time()
             if abs(offset - self._clock_offset) > _CLOCK_SKEW:
                 self._clock_offset = offset

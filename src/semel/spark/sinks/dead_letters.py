@@ -36,7 +36,7 @@ from semel.spark.source.column_types import REJECTED
 from semel.spark.source.columns import arrow_columns
 from semel.spark.writer.sender import client_for
 from semel.sqs import Attribute, Client, Entry, Failure, Queue
-from semel.sqs.client.failures import transient
+from semel.sqs.client.error_parser import transient
 from semel.sqs.errors import ServerFailed, SqsError
 
 _REASON: Final = [pa.field("reason", pa.string()), pa.field("field", pa.string())]

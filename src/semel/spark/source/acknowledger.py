@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from semel.errors import PermissionDenied
 from semel.sqs.client import Failure, Queue
-from semel.sqs.client.failures import short
+from semel.sqs.client.error_parser import short
 from semel.sqs.errors import ReceiptInvalid, SqsError
 
 _log: Final = logging.getLogger("semel.spark")

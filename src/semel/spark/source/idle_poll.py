@@ -16,7 +16,7 @@ from semel.spark.source.receiver import Arrival
 from semel.spark.source.returns import Returned, return_messages
 from semel.sqs import limits
 from semel.sqs.client import Queue
-from semel.sqs.client.cancel import Cancel
+from semel.sqs.client.cancellation import Cancel
 from semel.sqs.errors import Cancelled
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from semel.errors import SemelError
 from semel.sqs.client import Client
-from semel.sqs.client.failures import server_time
+from semel.sqs.client.error_parser import server_time
 
 _log: Final = logging.getLogger("semel.spark")
 TIMEOUT: Final = 5.0  # seconds to wait for the answer: bounds that are further apart are of little use

@@ -15,7 +15,7 @@ from zlib import crc32
 from semel.errors import PermissionDenied, SemelError, Unavailable
 from semel.spark.writer.encoder import Outgoing
 from semel.sqs import Client, Failure, Queue, limits
-from semel.sqs.client.failures import throttled, transient
+from semel.sqs.client.error_parser import throttled, transient
 from semel.sqs.errors import BadRequest, QueueNotFound, ServerFailed, SqsError, Throttled
 
 MAX_ATTEMPTS: Final = 8  # of a call; if all are throttled, they take half a minute

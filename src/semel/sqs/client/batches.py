@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from semel.sqs.client.failures import short, throttled, transient
+from semel.sqs.client.error_parser import short, throttled, transient
 from semel.sqs.client.messages import Failure, check_texts
 from semel.sqs.client.retries import pause_before_retry
 from semel.sqs.errors import BadRequest, SqsError, Unreachable

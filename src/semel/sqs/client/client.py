@@ -15,13 +15,13 @@ from typing import Any, Final, Self
 import orjson
 
 from semel.sqs import limits
-from semel.sqs.client import failures
-from semel.sqs.client.cancel import Cancel
+from semel.sqs.client import error_parser
+from semel.sqs.client.cancellation import Cancel
 from semel.sqs.client.connection import Answer
-from semel.sqs.client.failures import Call
+from semel.sqs.client.error_parser import Call
 from semel.sqs.client.queue import Queue, Reference
 from semel.sqs.client.retries import pause_after
-from semel.sqs.client.signing import Signer, plain_signature
+from semel.sqs.client.signer import Signer, plain_signature
 from semel.sqs.client.transport import Transport
 from semel.sqs.errors import BadConfiguration, BadRequest, Cancelled, CredentialsRefused, ServerFailed, SqsError
 from semel.version import __version__
@@ -224,18 +224,18 @@ class Client:
         try:
             answer = self._transport.exchange(request, timeout, cancel)
         except OSError as error:
-            raise failures.from_exception(error, self._call(operation, queue), timeout) from error
+            raise error_parser.from_exception(error, self._call(operation, queue), timeout) from error
         except Cancelled:
             call = self._call(operation, queue)
             raise Cancelled(f"{call}: cancelled", operation=operation, queue=queue) from None
         if answer.status != 200:
-            raise failures.from_answer(answer, self._call(operation, queue))
+            raise error_parser.from_answer(answer, self._call(operation, queue))
         try:
             found = orjson.loads(answer.body or b"{}")
         except orjson.JSONDecodeError:
             found = None
         if type(found) is not dict:
-            raise failures.not_json(self._call(operation, queue), answer)
+            raise error_parser.not_json(self._call(operation, queue), answer)
         return found
 
     def exchange(
@@ -256,23 +256,23 @@ class Client:
             return self._transport.exchange(request, limit)
         except OSError as error:
             path = target.partition("?")[0]
-            raise failures.from_exception(error, self._call(f"{method} {path}", ""), limit) from error
+            raise error_parser.from_exception(error, self._call(f"{method} {path}", ""), limit) from error
 
     def _call(self, operation: str, queue: str) -> Call:
         return Call(operation, queue, self.endpoint, self.region)
 
     def misses(self, operation: str, queue: str, what: object) -> ServerFailed:
         """Internal. The error for an answer without a member that it must have."""
-        return failures.unreadable(self._call(operation, queue), f"a success that misses {what}")
+        return error_parser.unreadable(self._call(operation, queue), f"a success that misses {what}")
 
     def _mend(self, error: SqsError) -> str:
         """Removes the cause of a refusal where that can be done; says which it was, or nothing."""
         if not isinstance(error, CredentialsRefused):
             return ""
-        code = failures.short(error.code)
-        if code in failures.EXPIRED:
+        code = error_parser.short(error.code)
+        if code in error_parser.EXPIRED:
             return "credentials" if self._credentials.renew() else ""
-        if code in failures.CLOCK and error.server_time is not None:
+        if code in error_parser.CLOCK and error.server_time is not None:
             ahead = error.server_time - self._clock()
             if abs(ahead - self._ahead) > SKEW:
                 self._ahead = ahead

@@ -25,7 +25,7 @@ import botocore.session
 import botocore.utils
 from botocore.config import Config
 
-from semel.sqs.client.signing import KeyPair
+from semel.sqs.client.signer import KeyPair
 from semel.sqs.client.transport import Address, Proxy
 from semel.sqs.errors import BadConfiguration, NoCredentials
 from semel.sqs.hosts import is_loopback

@@ -16,7 +16,7 @@ import orjson
 
 from semel.sqs import limits
 from semel.sqs.client.batches import Batch, parts
-from semel.sqs.client.cancel import Cancel
+from semel.sqs.client.cancellation import Cancel
 from semel.sqs.client.messages import AttributeValue, Entry, Failure, Received, Sent
 from semel.sqs.errors import BadRequest, QueueNotFound, TooSoon
 

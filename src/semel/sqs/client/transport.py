@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from semel.sqs.client.cancel import Cancel
+from semel.sqs.client.cancellation import Cancel
 from semel.sqs.client.connection import Answer, Connection, Malformed
 from semel.sqs.errors import Cancelled
 
