@@ -35,7 +35,7 @@ from semel.ledger.contract import (
     Won,
 )
 from semel.ledger.idempotent.arguments import Key, KeyOf, Payload, PayloadOf
-from semel.ledger.idempotent.leases import ExtendedLease, extender_of
+from semel.ledger.idempotent.lease_extender import ExtendedLease, extender_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
