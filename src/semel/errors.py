@@ -157,7 +157,7 @@ _WHERE: Final = {
     "QueueExists": "semel.sqs.errors",
     "QueueNotFound": "semel.sqs.errors",
     "ReceiptInvalid": "semel.sqs.errors",
-    "Refused": "semel.telemetry.control",
+    "Refused": "semel.telemetry.worker_control",
     "Reject": "semel.consumer.outcomes",
     "RemoteError": "semel.dlq.remote",
     "ResetOutdated": "semel.spark.pipeline.agreement",

@@ -19,7 +19,7 @@ from semel.broker import EmbeddedBroker, running
 from semel.consumer.control import RuntimeControl, carry_out, view
 from semel.consumer.runtime import Runtime
 from semel.sqs import Queue
-from semel.telemetry.control import Action, Command, Identity, Refused
+from semel.telemetry.worker_control import Action, Command, Identity, Refused
 
 PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
 

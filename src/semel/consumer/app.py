@@ -33,7 +33,7 @@ from semel.signals import OnSignals
 from semel.sqs import Client
 from semel.telemetry import endpoint, logs
 from semel.telemetry.attempt_log import AttemptLog
-from semel.telemetry.control import Identity
+from semel.telemetry.worker_control import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -23,8 +23,8 @@ from semel.consumer.report import Report
 from semel.consumer.worker_process import CommandsInForce, Request, WorkerProcess
 from semel.errors import SemelError
 from semel.telemetry import endpoint
-from semel.telemetry.control import Action, Command, Identity, Refused, done, page
 from semel.telemetry.health_server import Health
+from semel.telemetry.worker_control import Action, Command, Identity, Refused, done, page
 
 POLL_EVERY: Final = 0.05
 
@@ -132,7 +132,7 @@ class Supervisor:
 
         return exposition.text(exposition.merged(self._ask_all(WorkerProcess.metrics)))
 
-    # Control: see semel.telemetry.control.
+    # Control: see semel.telemetry.worker_control.
 
     def workers(self) -> dict[str, Any]:
         return page(self._identity, self._status())

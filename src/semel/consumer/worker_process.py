@@ -25,7 +25,7 @@ from semel.consumer.report import Report
 from semel.consumer.runtime import Runtime
 from semel.errors import SemelError, Unavailable
 from semel.signals import OnSignals
-from semel.telemetry.control import Action, Command, Refused
+from semel.telemetry.worker_control import Action, Command, Refused
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
