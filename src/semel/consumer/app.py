@@ -18,11 +18,11 @@ from typing import Any, Final, TypeVar
 from semel.consumer import key_rules, preflight
 from semel.consumer import settings as settings_
 from semel.consumer.context import Context, current, logger
-from semel.consumer.control import RuntimeControl
 from semel.consumer.handler import Handler, inspect_handler
 from semel.consumer.queue_setup import QueueSetup, Tools
 from semel.consumer.report import Report
 from semel.consumer.runtime import Runtime
+from semel.consumer.runtime_control import RuntimeControl
 from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.connect import without_password

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from semel import signals
-from semel.consumer import control, preflight
+from semel.consumer import preflight, runtime_control
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
 from semel.consumer.report import Report
@@ -139,7 +139,7 @@ class Supervisor:
 
     def do(self, command: Command) -> dict[str, Any]:
         with self._command_lock:
-            names = control.check(command, self._setups)
+            names = runtime_control.check(command, self._setups)
             if command.action is Action.STOP:
                 self._stops += 1  # as a signal would
             elif self._stops:
