@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from semel.consumer.outcomes import Reject as Reject
     from semel.consumer.outcomes import Retry as Retry
     from semel.consumer.outcomes import Skip as Skip
-    from semel.consumer.report import Report as Report
+    from semel.consumer.run_report import Report as Report
 
 # Each name is loaded when it is first asked for: other modules of this package are used without them.
 _WHERE: Final = {
@@ -40,7 +40,7 @@ _WHERE: Final = {
     "Lost": "semel.consumer.outcomes",
     "Message": "semel.consumer.context",
     "Reject": "semel.consumer.outcomes",
-    "Report": "semel.consumer.report",
+    "Report": "semel.consumer.run_report",
     "Retry": "semel.consumer.outcomes",
     "Schedule": "semel.consumer.backoff",
     "Skip": "semel.consumer.outcomes",

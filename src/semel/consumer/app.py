@@ -20,7 +20,7 @@ from semel.consumer import settings as settings_
 from semel.consumer.context import Context, current, logger
 from semel.consumer.handler import Handler, inspect_handler
 from semel.consumer.queue_setup import QueueSetup, Tools
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.runtime import Runtime
 from semel.consumer.runtime_control import RuntimeControl
 from semel.durations import Duration, seconds

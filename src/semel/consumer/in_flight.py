@@ -16,8 +16,8 @@ from semel.consumer.backoff import Exponential
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lifecycle import ENDS, TABLE, Action, Event, State, step
+from semel.consumer.queue_reporter import QueueReporter
 from semel.consumer.queue_setup import QueueSetup
-from semel.consumer.reporter import Reporter
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Inbox
 from semel.durations import seconds
@@ -58,7 +58,7 @@ class InFlight:
     def __init__(
         self,
         setup: QueueSetup,
-        reporter: Reporter,
+        reporter: QueueReporter,
         scheduler: Scheduler,
         on_received: Callable[[InFlight, list[Delivery]], None] = lambda _table, _chunk: None,
         on_returned: Callable[[InFlight, Delivery, float], None] = lambda _table, _delivery, _seconds: None,

@@ -19,7 +19,7 @@ from semel import signals
 from semel.consumer import preflight, runtime_control
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.worker_process import CommandsInForce, Request, WorkerProcess
 from semel.errors import SemelError
 from semel.telemetry import endpoint

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.consumer import runtime_control
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.runtime import Runtime
 from semel.errors import SemelError, Unavailable
 from semel.signals import OnSignals

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run: how many messages were completed, and what is left."""
 
 from __future__ import annotations
 
