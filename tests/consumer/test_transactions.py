@@ -90,7 +90,7 @@ class TestCommit:
         entry = place.known("p1", "payments")
         assert (entry.status, entry.result) == (Status.DONE, b'"entry p1"')
         assert place.is_empty("payments")
-        assert worker.consumer("payments").in_flight.admission.taken == 0
+        assert worker.consumer("payments").in_flight.admission.in_use == 0
 
     @pytest.mark.parametrize("error", [ValueError("no"), Retry(after=5)])
     def test_a_failure_undoes_the_effect_and_the_next_attempt_makes_it(

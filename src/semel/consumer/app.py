@@ -185,13 +185,13 @@ class App:
             )
         return runtime
 
-    def tools(self, stack: ExitStack, **given: Any) -> Tools:
+    def tools(self, stack: ExitStack, **options: Any) -> Tools:
         """Internal. What all queue consumers of a run share."""
         log = self._attempt_log or os.environ.get("SEMEL_ATTEMPT_LOG")
         if isinstance(log, str):
             log = AttemptLog.open(log)
             stack.callback(log.close)
-        tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **given)
+        tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **options)
         if log is not None:
             opened = log
             tools.metrics.queue().counter("attempts_dropped", lambda: opened.dropped)
@@ -200,9 +200,9 @@ class App:
     def connect_to(
         self, endpoint_url: str | None = None, region: str | None = None, profile: str | None = None
     ) -> None:
-        """Use another SQS than the one that was configured. What is not given stays as it was."""
-        given = (endpoint_url, region, profile)
-        self._address = tuple(new or old for new, old in zip(given, self._address, strict=True))
+        """Use another SQS than the configured one. What is None stays as it was."""
+        address = (endpoint_url, region, profile)
+        self._address = tuple(new or old for new, old in zip(address, self._address, strict=True))
         self._client = Client(*self._address)
 
     def use_ledger(self, address: str) -> None:
