@@ -11,7 +11,7 @@ from typing import Any
 from semel import App, Client
 from semel.broker import EmbeddedBroker
 from semel.consumer.queue_consumer import QueueConsumer
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.runtime import Runtime
 from semel.sqs import Entry, Queue
 

@@ -5,9 +5,9 @@ The public names and packages, each loaded when it is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from semel.lazy_imports import lazy_names
 from semel.version import __version__
 
 if TYPE_CHECKING:
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from semel.sqs.client import Client as Client
 
 _WHERE: Final = {
-    "App": "consumer.app",
-    "Batch": "consumer.batch",
-    "Client": "sqs.client",
-    "Context": "consumer.context",
-    "DynamoLedger": "ledger.dynamodb.ledger",
-    "Exponential": "consumer.backoff",
-    "Fixed": "consumer.backoff",
-    "Item": "consumer.batch",
-    "Ledger": "ledger.contract",
-    "Lost": "consumer.outcomes",
-    "Message": "consumer.context",
-    "PostgresLedger": "ledger.postgres.ledger",
-    "RedisLedger": "ledger.redis.ledger",
-    "Reject": "consumer.outcomes",
-    "Retry": "consumer.outcomes",
-    "Schedule": "consumer.backoff",
-    "SemelError": "errors",
-    "Skip": "consumer.outcomes",
-    "SqliteLedger": "ledger.sqlite.ledger",
-    "Transaction": "ledger.contract",
-    "idempotent": "ledger.idempotent.decorator",
+    "App": "semel.consumer.app",
+    "Batch": "semel.consumer.batch",
+    "Client": "semel.sqs.client",
+    "Context": "semel.consumer.context",
+    "DynamoLedger": "semel.ledger.dynamodb.ledger",
+    "Exponential": "semel.consumer.backoff",
+    "Fixed": "semel.consumer.backoff",
+    "Item": "semel.consumer.batch",
+    "Ledger": "semel.ledger.contract",
+    "Lost": "semel.consumer.outcomes",
+    "Message": "semel.consumer.context",
+    "PostgresLedger": "semel.ledger.postgres.ledger",
+    "RedisLedger": "semel.ledger.redis.ledger",
+    "Reject": "semel.consumer.outcomes",
+    "Retry": "semel.consumer.outcomes",
+    "Schedule": "semel.consumer.backoff",
+    "SemelError": "semel.errors",
+    "Skip": "semel.consumer.outcomes",
+    "SqliteLedger": "semel.ledger.sqlite.ledger",
+    "Transaction": "semel.ledger.contract",
+    "idempotent": "semel.ledger.idempotent.decorator",
 }
 _EXTRAS: Final = {"PostgresLedger": "postgres", "RedisLedger": "redis"}
 _PACKAGES: Final = frozenset(
@@ -75,20 +75,4 @@ _PACKAGES: Final = frozenset(
 )
 # `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
 __all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"semel.{name}")
-    if name in _EXTRAS:
-        from semel.extras import importing
-
-        with importing(name, extra=_EXTRAS[name]):
-            return getattr(import_module(f"semel.{_WHERE[name]}"), name)
-    if name in _WHERE:
-        return getattr(import_module(f"semel.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *_PACKAGES})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, _EXTRAS, _PACKAGES)

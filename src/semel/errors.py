@@ -94,13 +94,14 @@ that may pass by waiting, and `except PermissionDenied` those that need other cr
   └─ SendError                                      Follow the text: it names the way out.
      └─ SendPermissionDenied (PermissionDenied)     Allow sqs:SendMessage on the queue.
 
-Packages define their own errors. Each is loaded when it is first asked for, as this is the lowest layer.
+Packages define their own errors. Each is loaded when it is first asked for, as all of them import this module.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
+
+from semel.lazy_imports import lazy_names
 
 _WHERE: Final = {
     "AccessDenied": "semel.sqs.errors",
@@ -156,7 +157,7 @@ _WHERE: Final = {
     "QueueExists": "semel.sqs.errors",
     "QueueNotFound": "semel.sqs.errors",
     "ReceiptInvalid": "semel.sqs.errors",
-    "Refused": "semel.telemetry.control",
+    "Refused": "semel.telemetry.worker_control",
     "Reject": "semel.consumer.outcomes",
     "RemoteError": "semel.dlq.remote",
     "ResetOutdated": "semel.spark.pipeline.agreement",
@@ -190,9 +191,10 @@ _WHERE: Final = {
     "WorkerError": "semel.telemetry.worker_client",
 }
 _HERE: Final = ("InvalidRequest", "PermissionDenied", "SemelError", "StartError", "Unavailable")
-_NEED_AN_EXTRA: Final = "semel.spark."
+_EXTRAS: Final = {name: "spark" for name, module in _WHERE.items() if module.startswith("semel.spark.")}
 # A star import is the same on every machine: an error that is only raised with an extra is imported by name.
-__all__ = [*_HERE, *(name for name, module in _WHERE.items() if not module.startswith(_NEED_AN_EXTRA))]
+__all__ = [*_HERE, *(name for name in _WHERE if name not in _EXTRAS)]
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, _EXTRAS)
 
 
 class SemelError(Exception):
@@ -224,17 +226,3 @@ class Unavailable(SemelError):
 
 class PermissionDenied(SemelError):
     """Credentials are missing or wrong, or do not allow this. Ask whoever grants permissions: waiting does not help."""
-
-
-def __getattr__(name: str) -> Any:
-    module = _WHERE.get(name, "")
-    if module.startswith(_NEED_AN_EXTRA):
-        with import_module("semel.extras").importing(name, extra="spark"):
-            return getattr(import_module(module), name)
-    if module:
-        return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})

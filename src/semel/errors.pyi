@@ -80,10 +80,10 @@ from semel.sqs.errors import SqsError as SqsError
 from semel.sqs.errors import Throttled as Throttled
 from semel.sqs.errors import TooSoon as TooSoon
 from semel.sqs.errors import Unreachable as Unreachable
-from semel.telemetry.control import Refused as Refused
 from semel.telemetry.field_mapping import MappingError as MappingError
 from semel.telemetry.message_trail import TrailError as TrailError
 from semel.telemetry.worker_client import WorkerError as WorkerError
+from semel.telemetry.worker_control import Refused as Refused
 from semel.verify.file_parser import HistoryError as HistoryError
 
 class SemelError(Exception): ...

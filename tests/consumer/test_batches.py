@@ -55,7 +55,7 @@ class TestOutcomes:
         assert worker.drain() == 10
         assert [sorted(call) for call in calls] == [list(range(10))]
         assert place.is_empty("clicks")
-        assert worker.consumer("clicks").in_flight.admission.taken == 0
+        assert worker.consumer("clicks").in_flight.admission.in_use == 0
 
     def test_a_call_gets_no_more_than_its_size(self, place: Place) -> None:
         app, sizes = App(), list[int]()

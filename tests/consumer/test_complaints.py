@@ -87,7 +87,7 @@ def test_a_message_that_arrives_after_the_stop_is_shown_again_at_once(sqs_broker
         driver.worker.finish(consumer)
         assert seen == []
         assert len(sqs_broker.peek("orders", state="visible")) == 1
-        assert consumer.in_flight.admission.taken == 0
+        assert consumer.in_flight.admission.in_use == 0
 
 
 def test_what_is_done_is_deleted_before_the_process_ends(app: App, broker: EmbeddedBroker) -> None:

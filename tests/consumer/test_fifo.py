@@ -97,7 +97,7 @@ def test_a_failure_hides_the_head_for_its_back_off_and_shows_the_rest_at_once(pl
     assert book.tried == [("a1", 1), ("a1", 2), ("a2", 1), ("a3", 1)]
     assert book.done == ["a1", "a2", "a3"]
     assert place.is_empty(QUEUE)
-    assert worker.consumer(QUEUE).in_flight.admission.taken == 0
+    assert worker.consumer(QUEUE).in_flight.admission.in_use == 0
     assert worker.consumer(QUEUE).scheduler.groups == 0
 
 
@@ -430,5 +430,5 @@ def test_a_message_that_is_lost_while_it_waits_takes_those_behind_it_along(
     worker.drain()
     assert book.of("a") == ["a1", "a2", "a3"]
     assert place.is_empty(QUEUE)
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
     assert consumer.scheduler.groups == 0

@@ -19,7 +19,7 @@ def test_no_more_slots_are_taken_than_there_are() -> None:
     assert slots.take(10, 0) == 0
     slots.give(3)
     assert slots.take(10, 0) == 3
-    assert (slots.free, slots.taken) == (0, 12)
+    assert (slots.free, slots.in_use) == (0, 12)
 
 
 def test_no_slot_is_given_out_while_too_many_bytes_are_in_flight() -> None:
@@ -51,13 +51,13 @@ def test_slots_can_become_more_and_fewer_while_they_are_taken() -> None:
     slots = Admission(4, 1 << 20)
     assert slots.take(10, 0) == 4
     slots.resize(2, 0)
-    assert (slots.free, slots.taken, slots.take(10, 0)) == (0, 4, 0)
+    assert (slots.free, slots.in_use, slots.take(10, 0)) == (0, 4, 0)
     slots.give(2)
     assert (slots.free, slots.take(10, 0)) == (0, 0)
     slots.resize(4, 1)
     assert slots.take(10, 0) == 3
     slots.give(5)
-    assert (slots.free, slots.taken) == (5, 0)
+    assert (slots.free, slots.in_use) == (5, 0)
 
 
 def test_whoever_waits_for_company_takes_nothing_if_there_are_too_few_meanwhile() -> None:
@@ -70,7 +70,7 @@ def test_whoever_waits_for_company_takes_nothing_if_there_are_too_few_meanwhile(
     assert slots.take(9, 0) == 9
     assert slots.take(10, 60) == 0
     slots.give(9)
-    assert (slots.free, slots.taken) == (2, 0)
+    assert (slots.free, slots.in_use) == (2, 0)
 
 
 def test_an_inbox_gives_what_it_has_in_order_and_nothing_when_closed() -> None:

@@ -331,7 +331,7 @@ def test_beats_that_go_on_failing_lose_what_is_not_begun_before_its_visibility_e
         driver.worker.work(consumer)
         assert runs == []
         assert in_flight(sqs_broker) == 1  # nothing of it was touched: it comes back by itself
-        assert consumer.in_flight.admission.taken == 0
+        assert consumer.in_flight.admission.in_use == 0
 
 
 def test_a_ledger_that_gave_the_key_to_another_is_a_loss_too(sqs_broker: EmbeddedBroker, queue: str) -> None:

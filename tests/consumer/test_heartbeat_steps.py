@@ -103,7 +103,7 @@ def test_an_async_handler_that_has_lost_its_message_is_cancelled(place: Place) -
     assert ends == ["cancelled"]
     assert place.known("7").status is Status.FREE  # given back: the next one need not wait for the lease
     assert len(place.messages()) == 1
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
 
 
 def test_nothing_is_kept_hidden_that_is_over(place: Place) -> None:
@@ -145,7 +145,7 @@ def test_the_heartbeat_holds_a_message_up_to_the_twelve_hours_and_then_tells_its
     assert 11.5 * HOUR < lost[0] <= LONGEST + HOUR / 6
     assert consumer.metrics.heartbeat_failed.count == 0  # SQS was never asked for more than it gives
     assert place.known("7").status is Status.DONE  # nobody else began meanwhile: its work counts
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
@@ -198,7 +198,7 @@ def test_a_claim_that_is_won_after_its_message_was_let_go_is_given_back_and_noth
     monkeypatch.undo()
     assert calls.seen == []
     assert (place.known("7").status, place.known("7").attempt) == (Status.FREE, 0)
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
     place.clock.advance(LEASE + 1)
     worker.drain()
     assert calls.seen == [("7", 1)]

@@ -39,7 +39,7 @@ class TestDone:
         assert calls.seen == [("7", 1)]
         assert place.known("7").status is Status.DONE
         assert place.is_empty()
-        assert worker.consumer("orders").in_flight.admission.taken == 0
+        assert worker.consumer("orders").in_flight.admission.in_use == 0
 
     def test_its_result_is_kept_where_that_was_asked_for(self, place: Place) -> None:
         place.send({"id": 7})
@@ -93,7 +93,7 @@ class TestDone:
         assert calls.seen == [("7", 1)]
         assert running.received.receipt != newest
         assert place.is_empty()  # the newest handle deleted it
-        assert consumer.in_flight.admission.taken == 0
+        assert consumer.in_flight.admission.in_use == 0
 
     def test_the_current_context_is_that_of_the_running_handler(self, place: Place) -> None:
         app, keys = App(), list[str]()
@@ -119,7 +119,7 @@ class TestRetry:
         assert message["MessageId"] == sent
         assert place.hidden_for() == 20
         assert place.known("7").status is Status.FREE  # given back: nobody has to wait for the lease
-        assert worker.consumer("orders").in_flight.admission.taken == 0
+        assert worker.consumer("orders").in_flight.admission.in_use == 0
         place.clock.advance(20)
         worker.drain()
         assert calls.seen == [("7", 1), ("7", 2)]
@@ -219,7 +219,7 @@ class TestDeadLetters:
         assert about["tenant"] == "acme"
         assert "photo" in dead["MessageAttributes"]
         assert place.known("7").status is Status.REJECTED
-        assert worker.consumer("orders").in_flight.admission.taken == 0
+        assert worker.consumer("orders").in_flight.admission.in_use == 0
 
     def test_a_message_that_is_out_of_attempts_says_what_its_last_error_was(self, place: Place) -> None:
         calls = Calls(*[ValueError("no stock")] * 9)
@@ -402,7 +402,7 @@ class TestDeadLetters:
         assert place.hidden_for("parcels") == 600
         assert place.known("7", "parcels").status is Status.FREE
         assert "no such country" in caplog.text
-        assert worker.consumer("parcels").in_flight.admission.taken == 0
+        assert worker.consumer("parcels").in_flight.admission.in_use == 0
 
     def test_a_dead_letter_queue_that_is_gone_keeps_the_message_in_its_own(self, place: Place) -> None:
         place.send({"id": 7})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client.core import Metric
 
 from semel.consumer.worker_process import CommandsInForce, MetricsHistory, RestartDelay
-from semel.telemetry.control import Action, Command
 from semel.telemetry.metrics import Metrics
+from semel.telemetry.worker_control import Action, Command
 
 
 def page(completed: int) -> list[Metric]:

@@ -162,7 +162,7 @@ def test_failures_give_their_slots_back(app: App, broker: EmbeddedBroker) -> Non
     with running_app(app) as run:
         until(lambda: run.deleted == 20)
         run.stop()
-        until(lambda: run.consumer().in_flight.admission.taken == 0, "the last slot's return")
+        until(lambda: run.consumer().in_flight.admission.in_use == 0, "the last slot's return")
     assert set(seen.values()) == {2}
 
 
@@ -319,7 +319,7 @@ def test_stopping_an_idle_consumer_does_not_wait_for_its_long_poll(app: App, bro
         pass
 
     with running_app(app) as run:
-        until(lambda: run.consumer().in_flight.admission.taken > 0, "the poll")
+        until(lambda: run.consumer().in_flight.admission.in_use > 0, "the poll")
         assert run.stop().clean
         until(lambda: run.runtime.consumers[0].receiver.count == 0, "the receiver's end")
 
@@ -395,7 +395,7 @@ def test_a_queue_that_vanishes_stops_the_app_and_says_so(app: App) -> None:
         pass
 
     with running_app(app) as run:
-        until(lambda: run.consumer().in_flight.admission.taken > 0, "the poll")
+        until(lambda: run.consumer().in_flight.admission.in_use > 0, "the poll")
         queue.drop()
         assert run.runtime.stopping.wait(60)
         report = run.stop()

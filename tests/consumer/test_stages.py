@@ -377,7 +377,7 @@ def test_a_chunk_shares_one_event_and_a_late_one_is_returned_alone(place: Place)
     consumer.in_flight.lose(second, "test")
     worker.worker.work(consumer)
     assert [delivery.state for delivery in (first, second, third)] == [State.ACKED, State.LOST, State.ACKED]
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
 
 
 def test_a_delivery_that_was_not_claimed_costs_no_more_than_its_message(place: Place) -> None:

@@ -149,7 +149,7 @@ def test_a_zombie_cannot_note_a_step_and_hears_that_it_has_lost(place: Place) ->
     zombie.worker.work(consumer)
     assert work.done == ["zombie", "successor"]
     assert told == ["Lost"]
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
     assert place.known("7").fence == 2
     assert place.is_empty()
 

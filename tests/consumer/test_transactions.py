@@ -19,7 +19,7 @@ from semel.consumer.delivery import Delivery
 from semel.consumer.handler import Guarantee
 from semel.consumer.in_flight import InFlight
 from semel.consumer.lifecycle import Event
-from semel.consumer.reporter import Reporter
+from semel.consumer.queue_reporter import QueueReporter
 from semel.ledger.contract import LedgerUnavailable, Status
 from semel.ledger.postgres.ledger import PostgresLedger
 from semel.sqs import Entry
@@ -90,7 +90,7 @@ class TestCommit:
         entry = place.known("p1", "payments")
         assert (entry.status, entry.result) == (Status.DONE, b'"entry p1"')
         assert place.is_empty("payments")
-        assert worker.consumer("payments").in_flight.admission.taken == 0
+        assert worker.consumer("payments").in_flight.admission.in_use == 0
 
     @pytest.mark.parametrize("error", [ValueError("no"), Retry(after=5)])
     def test_a_failure_undoes_the_effect_and_the_next_attempt_makes_it(
@@ -392,8 +392,8 @@ def test_a_commit_is_logged_before_its_delete_can_be(place: Place, bank: Bank, m
         apply(self, event, chunk)
 
     monkeypatch.setattr(InFlight, "apply", note_event)
-    monkeypatch.setattr(Reporter, "logs_attempts", True)
-    monkeypatch.setattr(Reporter, "log", lambda _self, step, *_rest, **_options: order.append(step))
+    monkeypatch.setattr(QueueReporter, "logs_attempts", True)
+    monkeypatch.setattr(QueueReporter, "log", lambda _self, step, *_rest, **_options: order.append(step))
     place.send({"id": "p1"}, "payments")
     assert place.worker(bank.app()).drain() == 1
     assert order.index(Step.RECORDED) < order.index(Event.COMMITTED)

@@ -21,7 +21,7 @@ from ledger.asking import LEASE, at_once, entry, finish, win
 from ledger.stores import Shift
 from semel.ledger.contract import MAX_RESULT, Claim, Fenced, Ledger, LedgerError, LedgerUnavailable, Status
 from semel.ledger.idempotent.decorator import InProgress, PayloadConflict, ResultNotKept, idempotent
-from semel.ledger.idempotent.leases import extender_of
+from semel.ledger.idempotent.lease_extender import extender_of
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 

@@ -33,7 +33,7 @@ from semel.ledger.contract import (
     Status,
     Won,
 )
-from semel.ledger.sqlite import rows
+from semel.ledger.sqlite import operations
 from semel.ledger.sqlite.ledger import SqliteLedger
 
 
@@ -454,7 +454,7 @@ class TestPurge:
                 assert ledger.purge(10_000) == 1_200
             assert len(made) == 3
         with contextlib.closing(sqlite3.connect(path)) as other:
-            ((*_, plan),) = other.execute(f"EXPLAIN QUERY PLAN {rows._DUE}", (1, 1)).fetchall()
+            ((*_, plan),) = other.execute(f"EXPLAIN QUERY PLAN {operations._DUE}", (1, 1)).fetchall()
             assert "USING INDEX semel_ledger_purge_at" in plan
 
     def test_rows_that_were_kept_for_longer_are_looked_at_once_and_then_left(

@@ -92,7 +92,7 @@ def test_row_0_a_receive_whose_answer_is_lost_delays_the_message_and_no_more(cas
         case.assert_nothing_done()  # handed out to nobody, and hidden until its time is over
         place.clock.advance(LEASE + 1)
         worker.drain()
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
     case.assert_done_once()
 
 
@@ -331,7 +331,7 @@ def test_row_8_a_zombie_that_wakes_after_the_takeover_changes_nothing(case: Case
     zombie.worker.work(consumer)
     zombie.worker.finish(consumer)
     assert consumer.metrics.completed.count == 0
-    assert consumer.in_flight.admission.taken == 0
+    assert consumer.in_flight.admission.in_use == 0
     assert case.effects.all() == ([("7", 2)] if case.transactional else [("7", 2), ("7", 1)])
     case.assert_recorded(fence=2)
 

@@ -19,9 +19,9 @@ import pytest
 from semel.telemetry import endpoint, worker_client
 from semel.telemetry import worker_registry as registry
 from semel.telemetry.access import refusal
-from semel.telemetry.control import Command, Identity, Refused
 from semel.telemetry.health_server import Health, HealthServer
 from semel.telemetry.worker_client import WorkerError
+from semel.telemetry.worker_control import Command, Identity, Refused
 
 TOKEN = "correct horse"
 

@@ -12,7 +12,7 @@ from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.consumer.app_loader import RunOptions
-    from semel.consumer.report import Report
+    from semel.consumer.run_report import Report
 
 
 def add_to(commands: Any) -> None:

@@ -172,7 +172,7 @@ def check_health(args: argparse.Namespace) -> int:
 
 
 def act(args: argparse.Namespace) -> int:
-    from semel.telemetry.control import Command
+    from semel.telemetry.worker_control import Command
 
     with wrong_usage():
         for queue in args.queue or [None]:

@@ -8,8 +8,9 @@ them hidden and claimed meanwhile. docs/explanation/architecture.md walks down t
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from semel.consumer.app import App as App
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from semel.consumer.outcomes import Reject as Reject
     from semel.consumer.outcomes import Retry as Retry
     from semel.consumer.outcomes import Skip as Skip
-    from semel.consumer.report import Report as Report
+    from semel.consumer.run_report import Report as Report
 
 # Each name is loaded when it is first asked for: other modules of this package are used without them.
 _WHERE: Final = {
@@ -39,7 +40,7 @@ _WHERE: Final = {
     "Lost": "semel.consumer.outcomes",
     "Message": "semel.consumer.context",
     "Reject": "semel.consumer.outcomes",
-    "Report": "semel.consumer.report",
+    "Report": "semel.consumer.run_report",
     "Retry": "semel.consumer.outcomes",
     "Schedule": "semel.consumer.backoff",
     "Skip": "semel.consumer.outcomes",
@@ -60,13 +61,4 @@ __all__ = [
     "Schedule",
     "Skip",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -39,7 +39,7 @@ class Admission:
         return max(0, self._free)
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         return self.count - self._free
 
     @property
@@ -58,12 +58,12 @@ class Admission:
                 return 0
             if timeout > 0:
                 self._await(half, min(timeout, MOMENT))
-            taken = max(0, min(most, self._free))  # while it waited there may have become fewer than are taken
-            self._free -= taken
-            return taken
+            slots = max(0, min(most, self._free))  # `resize` may have removed some meanwhile
+            self._free -= slots
+            return slots
 
     def resize(self, handlers: int, ahead: int) -> None:
-        """From now on there are so many. With more than that taken, none is given out until enough have come back."""
+        """Change the number of slots. While more than that are in use, none is given out."""
         count = handlers + ahead
         with self._changed:
             self.handlers = handlers

@@ -18,11 +18,11 @@ from typing import Any, Final, TypeVar
 from semel.consumer import key_rules, preflight
 from semel.consumer import settings as settings_
 from semel.consumer.context import Context, current, logger
-from semel.consumer.control import RuntimeControl
 from semel.consumer.handler import Handler, inspect_handler
 from semel.consumer.queue_setup import QueueSetup, Tools
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.runtime import Runtime
+from semel.consumer.runtime_control import RuntimeControl
 from semel.durations import Duration, seconds
 from semel.errors import SemelError
 from semel.ledger.connect import without_password
@@ -33,7 +33,7 @@ from semel.signals import OnSignals
 from semel.sqs import Client
 from semel.telemetry import endpoint, logs
 from semel.telemetry.attempt_log import AttemptLog
-from semel.telemetry.control import Identity
+from semel.telemetry.worker_control import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -185,13 +185,13 @@ class App:
             )
         return runtime
 
-    def tools(self, stack: ExitStack, **given: Any) -> Tools:
+    def tools(self, stack: ExitStack, **options: Any) -> Tools:
         """Internal. What all queue consumers of a run share."""
         log = self._attempt_log or os.environ.get("SEMEL_ATTEMPT_LOG")
         if isinstance(log, str):
             log = AttemptLog.open(log)
             stack.callback(log.close)
-        tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **given)
+        tools = Tools(worker=f"{socket.gethostname()}/{os.getpid()}/{time.time_ns():x}", log=log, **options)
         if log is not None:
             opened = log
             tools.metrics.queue().counter("attempts_dropped", lambda: opened.dropped)
@@ -200,9 +200,9 @@ class App:
     def connect_to(
         self, endpoint_url: str | None = None, region: str | None = None, profile: str | None = None
     ) -> None:
-        """Use another SQS than the one that was configured. What is not given stays as it was."""
-        given = (endpoint_url, region, profile)
-        self._address = tuple(new or old for new, old in zip(given, self._address, strict=True))
+        """Use another SQS than the configured one. What is None stays as it was."""
+        address = (endpoint_url, region, profile)
+        self._address = tuple(new or old for new, old in zip(address, self._address, strict=True))
         self._client = Client(*self._address)
 
     def use_ledger(self, address: str) -> None:

@@ -125,12 +125,12 @@ class Claimer(Stage[Delivery]):
         before = tools.monotonic()
         claimant, asked = tools.claimant(), set[str]()
 
-        def claim(some: Sequence[ClaimRequest]) -> list[ClaimResult]:
+        def claim(part: Sequence[ClaimRequest]) -> list[ClaimResult]:
             """A repeated call wins what it may have won already; but a key that comes twice is still won once only."""
-            claims_as = claimant if len(some) > 1 or some[0].key not in asked else tools.claimant()
-            if len(some) == 1:
-                asked.add(some[0].key)
-            return setup.ledger.claim(some, claimant=claims_as, lease=lease)
+            claims_as = claimant if len(part) > 1 or part[0].key not in asked else tools.claimant()
+            if len(part) == 1:
+                asked.add(part[0].key)
+            return setup.ledger.claim(part, claimant=claims_as, lease=lease)
 
         try:
             answers = one_by_one(claim, requests)
@@ -196,8 +196,8 @@ class Claimer(Stage[Delivery]):
             by_event.setdefault(event, []).append(delivery)
         for delivery in by_event.get(Event.HELD, ()):
             self._in_flight.held(delivery)
-        for event, some in by_event.items():
-            self._in_flight.apply(event, some)
+        for event, deliveries in by_event.items():
+            self._in_flight.apply(event, deliveries)
 
     def _report(self, chunk: Sequence[Delivery], answers: Sequence[Answer]) -> None:
         metrics, reporter = self._setup.metrics, self._reporter

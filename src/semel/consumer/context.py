@@ -116,9 +116,9 @@ class Context:
         """
         if self._delivery.setup.handler.is_async:
             return self._async_step(name, work)
-        found = self._noted(name)
-        if found is not _MISSING:
-            return found
+        noted = self._noted(name)
+        if noted is not _MISSING:
+            return noted
         self.check()
         result = work()
         if inspect.isawaitable(result):
@@ -130,9 +130,9 @@ class Context:
     async def _async_step(self, name: str, work: Callable[[], Any]) -> Any:
         import asyncio
 
-        found = self._noted(name)
-        if found is not _MISSING:
-            return found
+        noted = self._noted(name)
+        if noted is not _MISSING:
+            return noted
         self.check()
         result = work()
         if inspect.isawaitable(result):
@@ -141,8 +141,8 @@ class Context:
         return result
 
     def _noted(self, name: str) -> Any:
-        found = self._delivery.steps.get(name)
-        return _MISSING if found is None else orjson.loads(found)
+        value = self._delivery.steps.get(name)
+        return _MISSING if value is None else orjson.loads(value)
 
     def _note(self, name: str, value: bytes) -> None:
         delivery = self._delivery

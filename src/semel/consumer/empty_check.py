@@ -105,7 +105,7 @@ class EmptyCheck:
         if awaited:
             receiver.empty_polls = 0  # those that count come after it
             return False
-        in_progress = [one.received.message_id for one in list(consumer.in_flight.deliveries.values())]
+        in_progress = [delivery.received.message_id for delivery in list(consumer.in_flight.deliveries.values())]
         if in_progress or receiver.empty_polls < EMPTY_POLLS:
             return returned.only_given_up(in_progress)
         return not self._more_to_come(consumer, given_up)

@@ -63,14 +63,14 @@ class Handler:
 
     def arguments(self, context: Any, message: Message | None, transaction: Transaction | None) -> dict[str, Any]:
         """What the handler asked for besides the body."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if self.context:
-            given[self.context] = context
+            arguments[self.context] = context
         if self.message:
-            given[self.message] = message
+            arguments[self.message] = message
         if self.transaction:
-            given[self.transaction] = transaction
-        return given
+            arguments[self.transaction] = transaction
+        return arguments
 
 
 _BY_NAME: Final = {"ctx": "context", "context": "context", "tx": "transaction", "message": "message"}

@@ -58,12 +58,12 @@ class HandlerCaller:
         now = self._setup.tools.monotonic()
         chosen = self._in_flight.apply_by(lambda delivery: self._event_at_start(delivery, now), chunk)
         started = chosen.pop(Event.STARTED, [])
-        for event, some in chosen.items():
+        for event, deliveries in chosen.items():
             if event is Event.LOST:
-                self._setup.metrics.heartbeat_lost.add(len(some))
-                self._reporter.log(Step.LOST, some, error="its visibility was about to end before it was begun")
+                self._setup.metrics.heartbeat_lost.add(len(deliveries))
+                self._reporter.log(Step.LOST, deliveries, error="its visibility was about to end before it was begun")
             elif event is Event.GIVE_UP:
-                self._report_end(some, event)
+                self._report_end(deliveries, event)
         started = [delivery for delivery in started if delivery.attempt == 1 or self._note_start(delivery)]
         if self._reporter.logs_attempts:
             for delivery in started:
@@ -134,10 +134,10 @@ class HandlerCaller:
             self._measure(chunk, now)
         if event is Event.COMMITTED:  # before the event is applied: its delete follows at once, and is logged too
             self._report_committed(chunk, now)
-        for this, some in by_event.items():
-            self._in_flight.apply(this, some)
+        for this, deliveries in by_event.items():
+            self._in_flight.apply(this, deliveries)
             if this not in (Event.SUCCEEDED, Event.COMMITTED):
-                self._report_end(some, this)
+                self._report_end(deliveries, this)
         if event is Event.COMMITTED:
             self._in_flight.measure(chunk, now)
 
@@ -317,9 +317,9 @@ class HandlerCaller:
         return []
 
     def _call_batch(self, batch: Batch[Any], tx: Transaction | None) -> None:
-        given = copy.copy(batch)
-        given.items = list(batch.items)  # the handler's own: what it does to the list is not for us
-        result = self._handler.function(given, **self._handler.arguments(None, None, tx))
+        copied = copy.copy(batch)
+        copied.items = list(batch.items)  # the handler's own: what it does to the list is not for us
+        result = self._handler.function(copied, **self._handler.arguments(None, None, tx))
         _done(asyncio.run(result) if self._handler.is_async else result)
 
     def _finish_items(self, batch: Batch[Any], deliveries: Sequence[Delivery], event: Event) -> None:
@@ -331,8 +331,8 @@ class HandlerCaller:
                 this = self._event_for(delivery, item.outcome)
             # What a transaction has committed, it has recorded.
             by_event.setdefault(event if this is Event.SUCCEEDED else this, []).append(delivery)
-        for this, some in by_event.items():
-            self._finish(some, this)
+        for this, ended in by_event.items():
+            self._finish(ended, this)
 
     def _set_aside(self, batch: Batch[Any], deliveries: Sequence[Delivery]) -> list[Delivery]:
         """End what the handler has rejected or put off, with nothing of it written. Returns the others. In a FIFO group
@@ -352,8 +352,8 @@ class HandlerCaller:
                 left.append(delivery)
         if behind:
             by_event[Event.GIVE_UP] = behind
-        for event, some in by_event.items():
-            self._finish(some, event)
+        for event, ended in by_event.items():
+            self._finish(ended, event)
         return left
 
     # Transactions.

@@ -93,10 +93,10 @@ class Heartbeat:
 
     def run_once(self, timeout: float = 0.0) -> bool:
         """Wait for something to be due, and do it. False if nothing was."""
-        found = self.take(timeout)
-        if found is None:
+        due = self.take(timeout)
+        if due is None:
             return False
-        table, alive = found
+        table, alive = due
         if alive:
             began = self._monotonic()
             try:
@@ -109,20 +109,20 @@ class Heartbeat:
     def _begin(self, table: InFlight, now: float) -> list[Delivery]:
         """Those that want a beat now or soon, marked as having one under way. The queue is looked at again in time."""
         soon = now + table.setup.settings.lease * TOGETHER
-        taken: list[Delivery] = []
+        due: list[Delivery] = []
         left = math.inf
         with table.lock:
             for delivery in table.deliveries.values():
                 if delivery.stopped or delivery.beating or delivery.state not in BEATING:
                     continue
-                if delivery.beat_at <= soon and len(taken) < AT_ONCE:
+                if delivery.beat_at <= soon and len(due) < AT_ONCE:
                     delivery.beating = True
-                    taken.append(delivery)
+                    due.append(delivery)
                 elif delivery.beat_at < left:
                     left = delivery.beat_at
         if left < math.inf:
             self._look_at(table, left)
-        return taken
+        return due
 
     def _end(self, table: InFlight, deliveries: Sequence[Delivery]) -> None:
         """The call is over: do what had to wait for it."""
@@ -228,16 +228,18 @@ class Heartbeat:
         lease = table.setup.settings.lease
         claims: list[Claim] = [delivery.owned_claim for delivery in deliveries]
         try:
-            kept = one_by_one(lambda some: table.setup.ledger.extend(some, lease, timeout=lease * CALL_SHARE), claims)
+            answers = one_by_one(
+                lambda part: table.setup.ledger.extend(part, lease, timeout=lease * CALL_SHARE), claims
+            )
         except LedgerUnavailable as error:
             table.reporter.ledger_failed("extend", error)
             held.failed.update(deliveries)
             return held
-        for delivery, well in zip(deliveries, kept, strict=True):
-            if isinstance(well, LedgerError):
-                table.reporter.ledger_refused("extension", well)
+        for delivery, answer in zip(deliveries, answers, strict=True):
+            if isinstance(answer, LedgerError):
+                table.reporter.ledger_refused("extension", answer)
                 held.failed.add(delivery)
-            elif well:
+            elif answer:
                 delivery.lease_ends = before + lease
             elif delivery.state in (State.CLAIMED, State.WORKING):
                 held.refused.add(delivery)

@@ -16,8 +16,8 @@ from semel.consumer.backoff import Exponential
 from semel.consumer.context import Message, logger
 from semel.consumer.delivery import Delivery
 from semel.consumer.lifecycle import ENDS, TABLE, Action, Event, State, step
+from semel.consumer.queue_reporter import QueueReporter
 from semel.consumer.queue_setup import QueueSetup
-from semel.consumer.reporter import Reporter
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Inbox
 from semel.durations import seconds
@@ -58,7 +58,7 @@ class InFlight:
     def __init__(
         self,
         setup: QueueSetup,
-        reporter: Reporter,
+        reporter: QueueReporter,
         scheduler: Scheduler,
         on_received: Callable[[InFlight, list[Delivery]], None] = lambda _table, _chunk: None,
         on_returned: Callable[[InFlight, Delivery, float], None] = lambda _table, _delivery, _seconds: None,
@@ -156,8 +156,8 @@ class InFlight:
         last: Actions | None = None
         with self.lock:
             for delivery in chunk:
-                found = TABLE[delivery.state][event]
-                state, actions = step(delivery.state, event) if found is None else found
+                transition = TABLE[delivery.state][event]
+                state, actions = step(delivery.state, event) if transition is None else transition
                 delivery.state = state
                 if not actions or not self._may_go_on(delivery, actions):
                     continue
@@ -165,8 +165,8 @@ class InFlight:
                     last = actions
                     steps.append((actions, []))
                 steps[-1][1].append(delivery)
-        for actions, some in steps:
-            self.follow(actions, some)
+        for actions, deliveries in steps:
+            self.follow(actions, deliveries)
 
     def apply_by(
         self, choose: Callable[[Delivery], Event | None], chunk: Sequence[Delivery]
@@ -183,8 +183,8 @@ class InFlight:
                 chosen.setdefault(event, []).append(delivery)
                 if actions and self._may_go_on(delivery, actions):
                     steps.append((actions, [delivery]))
-        for actions, some in steps:
-            self.follow(actions, some)
+        for actions, deliveries in steps:
+            self.follow(actions, deliveries)
         return chosen
 
     def _may_go_on(self, delivery: Delivery, actions: Actions) -> bool:
@@ -335,9 +335,9 @@ class InFlight:
     def lose(self, delivery: Delivery, reason: str) -> None:
         """Another worker may have claimed it by now."""
 
-        def choose(found: Delivery) -> Event | None:
+        def choose(delivery: Delivery) -> Event | None:
             # Where an outcome is under way nothing changes: its fence decides.
-            undecided = found.state in (State.CLAIMED, State.WORKING)
+            undecided = delivery.state in (State.CLAIMED, State.WORKING)
             return Event.LOST if undecided else None
 
         if self.apply_by(choose, (delivery,)):
@@ -346,10 +346,10 @@ class InFlight:
     def visibility_lost(self, delivery: Delivery, reason: str) -> None:
         """SQS may show it to others by now."""
 
-        def choose(found: Delivery) -> Event | None:
-            if found.state in ENDS or not found.hidden:
+        def choose(delivery: Delivery) -> Event | None:
+            if delivery.state in ENDS or not delivery.hidden:
                 return None
-            found.hidden = False
+            delivery.hidden = False
             return Event.VISIBLE
 
         if self.apply_by(choose, (delivery,)):

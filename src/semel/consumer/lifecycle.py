@@ -174,9 +174,9 @@ class ImpossibleStep(AssertionError):
 
 def step(state: State, event: Event) -> Next:
     """The next state, and what is to be done, in this order."""
-    found = TABLE[state][event]
-    if found is None:
+    transition = TABLE[state][event]
+    if transition is None:
         if state in ENDS and event in LATE:
             return state, ()
         raise ImpossibleStep(f"{event.name} cannot happen to a message that is {state.name}")
-    return found
+    return transition

@@ -98,19 +98,19 @@ def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
         by_queue[message.queue].append(message)
     sent: list[str] = []
     for name, messages in by_queue.items():
-        taken: list[Outgoing] = []
+        accepted: list[Outgoing] = []
         refused: list[tuple[Outgoing, str]] = []
         for message, outcome in _hand_over(client, name, messages):
             if isinstance(outcome, Sent):
-                taken.append(message)
+                accepted.append(message)
             elif _is_refusal(outcome):
                 refused.append((message, outcome.message if isinstance(outcome, Failure) else str(outcome)))
             else:
                 logger.error("the outbox keeps a message for %s: %s", name, outcome)
         tools.crash("after_outbox_send")
-        _count(tools, name, taken, len(refused))
+        _count(tools, name, accepted, len(refused))
         _put_off(ledger, name, refused)
-        sent += [message.id for message in taken]
+        sent += [message.id for message in accepted]
     if sent:
         ledger.sent_outgoing(sent)
     gone = set(sent)
@@ -174,25 +174,25 @@ def _put_off(ledger: Ledger, name: str, refused: Sequence[tuple[Outgoing, str]])
         ledger.refused_outgoing(ids, error=error, wait=wait)
 
 
-def _count(tools: Tools, name: str, taken: Sequence[Outgoing], refused: int) -> None:
+def _count(tools: Tools, name: str, accepted: Sequence[Outgoing], refused: int) -> None:
     queue = name.rstrip("/").replace(":", "/").rpartition("/")[2]  # also of a URL or an ARN
     metrics = tools.metrics.queue(queue)
-    metrics.outbox_sent.add(len(taken))
+    metrics.outbox_sent.add(len(accepted))
     metrics.outbox_refused.add(refused)
     if tools.log is not None:
         now = tools.now()
-        tools.log.add_all([Attempt(now, Step.SENT, queue, "", _key(message)) for message in taken])
+        tools.log.add_all([Attempt(now, Step.SENT, queue, "", _key(message)) for message in accepted])
 
 
 def described_status(status: OutboxStatus) -> dict[str, Any]:
     """For /health and --explain."""
-    found: dict[str, Any] = {"waiting": status.waiting, "refused": status.refused}
+    described: dict[str, Any] = {"waiting": status.waiting, "refused": status.refused}
     if status.examples:
-        found["examples"] = [
-            {"queue": one.queue, "key": _key(one), "attempts": one.attempts, "error": one.error}
-            for one in status.examples
+        described["examples"] = [
+            {"queue": message.queue, "key": _key(message), "attempts": message.attempts, "error": message.error}
+            for message in status.examples
         ]
-    return found
+    return described
 
 
 def _key(message: Outgoing) -> str:

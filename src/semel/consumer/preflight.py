@@ -49,10 +49,10 @@ def check_ledger_is_shared(ledger: Ledger) -> None:
 
 def warnings(setups: Sequence[QueueSetup], ledger: Ledger, endpoint: str) -> list[str]:
     """What a user should know before the app runs, one sentence or two each."""
-    found = [_ledger_is_not_shared(ledger, endpoint)]
+    checks = [_ledger_is_not_shared(ledger, endpoint)]
     for setup in setups:
-        found += [_no_dead_letter_queue(setup), _retention_is_short(setup, ledger)]
-    return [warning for warning in found if warning is not None]
+        checks += [_no_dead_letter_queue(setup), _retention_is_short(setup, ledger)]
+    return [warning for warning in checks if warning is not None]
 
 
 def _ledger_is_not_shared(ledger: Ledger, endpoint: str) -> str | None:

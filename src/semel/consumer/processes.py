@@ -16,15 +16,15 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from semel import signals
-from semel.consumer import control, preflight
+from semel.consumer import preflight, runtime_control
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.worker_process import CommandsInForce, Request, WorkerProcess
 from semel.errors import SemelError
 from semel.telemetry import endpoint
-from semel.telemetry.control import Action, Command, Identity, Refused, done, page
 from semel.telemetry.health_server import Health
+from semel.telemetry.worker_control import Action, Command, Identity, Refused, done, page
 
 POLL_EVERY: Final = 0.05
 
@@ -132,14 +132,14 @@ class Supervisor:
 
         return exposition.text(exposition.merged(self._ask_all(WorkerProcess.metrics)))
 
-    # Control: see semel.telemetry.control.
+    # Control: see semel.telemetry.worker_control.
 
     def workers(self) -> dict[str, Any]:
         return page(self._identity, self._status())
 
     def do(self, command: Command) -> dict[str, Any]:
         with self._command_lock:
-            names = control.check(command, self._setups)
+            names = runtime_control.check(command, self._setups)
             if command.action is Action.STOP:
                 self._stops += 1  # as a signal would
             elif self._stops:

@@ -20,10 +20,10 @@ from semel.consumer.delivery import Delivery
 from semel.consumer.handler_caller import HandlerCaller
 from semel.consumer.in_flight import Inboxes, InFlight
 from semel.consumer.lifecycle import LEASED, State
+from semel.consumer.queue_reporter import QueueReporter
 from semel.consumer.queue_setup import QueueSetup
 from semel.consumer.receiver import Receiver
 from semel.consumer.recorder import Recorder
-from semel.consumer.reporter import Reporter
 from semel.consumer.scheduler import Scheduler
 from semel.consumer.stage import Threads
 from semel.consumer.worker import Worker
@@ -51,7 +51,7 @@ class QueueConsumer:
         breaker = breaker or CircuitBreaker(tools.monotonic, tools.chance)
         self.setup = setup
         self.name = setup.name
-        self.reporter = Reporter(setup, breaker.report, on_fatal)
+        self.reporter = QueueReporter(setup, breaker.report, on_fatal)
         self.threads = threads = Threads(setup.name, on_fatal, tools.monotonic)
         self.scheduler = Scheduler(setup)
         self.in_flight = InFlight(setup, self.reporter, self.scheduler, on_received, on_returned)

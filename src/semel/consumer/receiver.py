@@ -190,7 +190,7 @@ class Receiver:
         self.last_poll = self._setup.tools.monotonic()
         if came:
             self.last_message = self.last_poll
-        self.empty_polls = 0 if came or self._in_flight.admission.taken > slots else self.empty_polls + 1
+        self.empty_polls = 0 if came or self._in_flight.admission.in_use > slots else self.empty_polls + 1
         return came
 
     def _attempt_id(self) -> str | None:

@@ -23,7 +23,7 @@ from semel.consumer.in_flight import InFlight
 from semel.consumer.outbox_dispatcher import OutboxDispatcher, described_status
 from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.queue_setup import QueueSetup, Tools
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client
 from semel.telemetry.health_server import Health

@@ -155,22 +155,22 @@ class Scheduler:
 
     def _startable(self, group: _Group, most: int) -> list[Delivery]:
         """The first messages of a group that can be in one call."""
-        found: list[Delivery] = []
+        startable: list[Delivery] = []
         if not group.is_ready:
-            return found
+            return startable
         for delivery in group.members:
             tried = self._alone and delivery.attempt > 1
-            if len(found) == most or delivery.state is not State.CLAIMED or (tried and found):
+            if len(startable) == most or delivery.state is not State.CLAIMED or (tried and startable):
                 break
-            found.append(delivery)
+            startable.append(delivery)
             if tried or not self._is_batch:
                 break
-        return found
+        return startable
 
     def surplus(self, most: int, received_before: float) -> list[Delivery]:
         """Take the last ones out, of a Standard queue: those that exceed `most` and came before that time. A message
         that came for the second time stays: SQS counts how often it was received."""
-        taken: list[Delivery] = []
+        removed: list[Delivery] = []
         while not self._fifo and len(self._ready) > most:
             try:
                 last = self._ready.pop()
@@ -179,8 +179,8 @@ class Scheduler:
             if last.received_at >= received_before or last.received.receive_count > 1:
                 self._ready.append(last)
                 break
-            taken.append(last)
-        return taken
+            removed.append(last)
+        return removed
 
     def wake_all(self) -> None:
         with self.changed:

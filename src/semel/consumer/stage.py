@@ -43,16 +43,16 @@ class Inbox(Generic[T]):
         """Up to `most` items as soon as there is one; an empty list if none came in time, or if it was closed."""
         if not self._items and timeout != 0:
             self._wait(timeout)
-        taken: list[T] = []
+        items: list[T] = []
         try:
-            while len(taken) < most:
-                taken.append(self._items.popleft())
+            while len(items) < most:
+                items.append(self._items.popleft())
         except IndexError:
             pass
         if self._items and self._waiting:
             with self._changed:
                 self._changed.notify()
-        return taken
+        return items
 
     def _wait(self, timeout: float | None) -> None:
         ends = None if timeout is None else time.monotonic() + timeout

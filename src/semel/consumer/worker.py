@@ -236,7 +236,7 @@ class Worker:
                     scheduler.changed.wait(IDLE)
                     scheduler.waiting -= 1
                 free = len(scheduler) if scheduler.closed else self._in_flight.concurrency - self._active
-                chunk = [one for _ in range(max(0, free)) for one in scheduler.take(1)]
+                chunk = [delivery for _ in range(max(0, free)) for delivery in scheduler.take(1)]
                 self._active += len(chunk)
                 if not chunk and scheduler.closed and not len(scheduler):
                     return

@@ -18,14 +18,14 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.consumer import control
+from semel.consumer import runtime_control
 from semel.consumer.app_loader import RunOptions, load_app
 from semel.consumer.context import logger
-from semel.consumer.report import Report
+from semel.consumer.run_report import Report
 from semel.consumer.runtime import Runtime
 from semel.errors import SemelError, Unavailable
 from semel.signals import OnSignals
-from semel.telemetry.control import Action, Command, Refused
+from semel.telemetry.worker_control import Action, Command, Refused
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -234,7 +234,7 @@ def _work(options: RunOptions, commands: tuple[Command, ...], pipe: Connection) 
             )
             OnSignals(runtime.stop_once, (signal.SIGTERM,)).listen()  # until this process has ended
             for command in commands:
-                control.carry_out(runtime, command)
+                runtime_control.carry_out(runtime, command)
             threading.Thread(target=_reply_to_requests, args=(runtime, pipe, lock), daemon=True).start()
             report = runtime.run()
     except Unavailable as error:  # an outage passes: without a report, the supervisor starts this worker again
@@ -265,12 +265,12 @@ def _reply(runtime: Runtime, request: Request | Command) -> Any:
         case Request.METRICS:
             return runtime.tools.metrics.families()
         case Request.STATUS:
-            return control.view(runtime)
+            return runtime_control.view(runtime)
         case Request.STOP_NOW:
             runtime.stop_once()
             return runtime.stop()
         case Command():
             try:
-                return control.carry_out(runtime, request)
+                return runtime_control.carry_out(runtime, request)
             except Refused as error:
                 return error

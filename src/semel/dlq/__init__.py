@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from semel.dlq.redrive.plan import RedrivePlan as RedrivePlan
@@ -21,13 +22,4 @@ __all__ = [
     "DeadLetterService",
     "RedrivePlan",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from semel.ledger.contract import Claim as Claim
@@ -78,18 +79,4 @@ __all__ = [
     "Transaction",
     "Won",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXTRAS:
-        from semel.extras import importing
-
-        with importing(name, extra=_EXTRAS[name]):
-            return getattr(import_module(_WHERE[name]), name)
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, _EXTRAS)

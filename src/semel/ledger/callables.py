@@ -60,9 +60,9 @@ def _called(function: Any) -> Any:
 
 def _wrapped(function: Any) -> Iterator[Any]:
     """All that a function says it wraps, from the outside in."""
-    seen: list[Any] = []
-    while not any(function is one for one in seen):
-        seen.append(function)
+    visited: list[Any] = []
+    while not any(function is earlier for earlier in visited):
+        visited.append(function)
         outer = function.func if isinstance(function, functools.partial) else function
         function = getattr(outer, "__wrapped__", outer)
         yield _called(function)

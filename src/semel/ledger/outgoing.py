@@ -54,8 +54,8 @@ def _json(queue: str, body: Any) -> str:
 def _problem_with_body(text: str) -> str:
     if not text:
         return "the body is empty; a message has at least one character"
-    found = FORBIDDEN_CHARACTER.search(text)
-    return f"the body has the character {found[0]!r} at {found.start()}, which SQS does not carry" if found else ""
+    match = FORBIDDEN_CHARACTER.search(text)
+    return f"the body has the character {match[0]!r} at {match.start()}, which SQS does not carry" if match else ""
 
 
 def _problem_with_attributes(own: Mapping[str, Any]) -> str:
@@ -85,5 +85,5 @@ def _problem_with_delay(delay: int | None, *, fifo: bool) -> str:
 
 
 def _problem_with_key(key: str) -> str:
-    found = FORBIDDEN_CHARACTER.search(key)
-    return f"the key has the character {found[0]!r}, which no message attribute carries" if found else ""
+    match = FORBIDDEN_CHARACTER.search(key)
+    return f"the key has the character {match[0]!r}, which no message attribute carries" if match else ""

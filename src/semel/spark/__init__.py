@@ -6,8 +6,9 @@ package has Spark run the Python that runs this code, unless PYSPARK_PYTHON name
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
+from semel.lazy_imports import lazy_names
 from semel.spark.interpreter import use_this_python
 
 if TYPE_CHECKING:
@@ -16,27 +17,13 @@ if TYPE_CHECKING:
     from semel.spark.source.deduplication import once
     from semel.spark.spark_session import session
 
-__all__ = ["decode_segment", "once", "register", "session"]
-
-_HOMES = {
-    "decode_segment": ("segments.codec", "decode"),
-    "once": ("source.deduplication", "once"),
-    "register": ("source.datasource", "register"),
-    "session": ("spark_session", "session"),
+_WHERE: Final = {
+    "decode_segment": "semel.spark.segments.codec:decode",
+    "once": "semel.spark.source.deduplication",
+    "register": "semel.spark.source.datasource",
+    "session": "semel.spark.spark_session",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        from importlib import import_module
-
-        module, attribute = _HOMES[name]
-        return getattr(import_module(f"semel.spark.{module}"), attribute)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
-
+__all__ = ["decode_segment", "once", "register", "session"]
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)
 
 use_this_python()

@@ -4,12 +4,27 @@ The client's names are loaded when they are first asked for: the broker needs no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
+
+from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from semel.sqs.client import Attribute, AttributeValue, Cancel, Client, Entry, Failure, Queue, Received, Sent
     from semel.sqs.errors import Cancelled, SqsError
 
+_WHERE: Final = {
+    "Attribute": "semel.sqs.client",
+    "AttributeValue": "semel.sqs.client",
+    "Cancel": "semel.sqs.client",
+    "Cancelled": "semel.sqs.errors",
+    "Client": "semel.sqs.client",
+    "Entry": "semel.sqs.client",
+    "Failure": "semel.sqs.client",
+    "Queue": "semel.sqs.client",
+    "Received": "semel.sqs.client",
+    "Sent": "semel.sqs.client",
+    "SqsError": "semel.sqs.errors",
+}
 __all__ = [
     "Attribute",
     "AttributeValue",
@@ -23,19 +38,4 @@ __all__ = [
     "Sent",
     "SqsError",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("Cancelled", "SqsError"):
-        from semel.sqs import errors
-
-        return getattr(errors, name)
-    if name in __all__:
-        from semel.sqs import client
-
-        return getattr(client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from semel.telemetry.attempt_log import SPARK_SCHEMA as SPARK_SCHEMA
@@ -24,13 +25,4 @@ __all__ = [
     "AttemptLog",
     "Step",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

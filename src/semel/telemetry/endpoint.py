@@ -10,9 +10,9 @@ from typing import Final
 
 from semel.errors import SemelError
 from semel.telemetry import worker_registry as registry
-from semel.telemetry.control import Controlled, Identity
 from semel.telemetry.health_server import Health, HealthServer
 from semel.telemetry.worker_client import TOKEN_VARIABLE
+from semel.telemetry.worker_control import Controlled, Identity
 
 # These lines belong to the worker whose endpoint this is.
 _log: Final = logging.getLogger("semel.consumer")

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from semel.errors import StartError
 from semel.telemetry.access import refusal
-from semel.telemetry.control import Command, Controlled, Refused
+from semel.telemetry.worker_control import Command, Controlled, Refused
 
 log = logging.getLogger("semel.telemetry")
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from semel.errors import SemelError
-from semel.telemetry.control import Action
 from semel.telemetry.health_server import Health
+from semel.telemetry.worker_control import Action
 
 MAX_ANSWER: Final = 32 * 1024 * 1024  # bytes
 TOKEN_VARIABLE: Final = "SEMEL_CONTROL_TOKEN"

@@ -19,7 +19,7 @@ from typing import Final
 
 from semel.errors import SemelError
 from semel.state_folder import state_folder
-from semel.telemetry.control import Identity
+from semel.telemetry.worker_control import Identity
 
 FOLDER: Final = "workers"
 LARGEST: Final = 64 * 1024  # bytes of an entry

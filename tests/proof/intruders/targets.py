@@ -20,8 +20,8 @@ from intruders.wire import PATIENCE, ask, get
 from semel.broker.connections import Limits
 from semel.broker.embedded_broker import _serve
 from semel.broker.startup import Options, Running
-from semel.telemetry.control import Command
 from semel.telemetry.health_server import Health, HealthServer
+from semel.telemetry.worker_control import Command
 
 INTRUSION: Final = 3 * PATIENCE  # seconds
 SEMEL: Final = str(Path(sys.executable).with_name("semel"))

@@ -28,7 +28,7 @@ from semel.consumer import (
 from semel.consumer.lifecycle import Action, Event, State
 from semel.ledger.contract import Claim, Completion, LedgerError, Status, Won
 from semel.ledger.rules import Winning, decide
-from semel.ledger.sqlite import rows
+from semel.ledger.sqlite import operations
 from semel.sqs import Failure, Sent, limits
 from simulation.ledger import SimulatedLedger, WatchedTransaction
 
@@ -59,7 +59,9 @@ def transition(state: State, event: Event, follows: lifecycle.Next | None) -> It
 def no_fence_check_at_the_record() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("_RECORD", "_RECORD_MANY"):
-            stack.enter_context(patch.object(rows, name, getattr(rows, name).replace("fence = ?", _ANY_FENCE)))
+            stack.enter_context(
+                patch.object(operations, name, getattr(operations, name).replace("fence = ?", _ANY_FENCE))
+            )
         yield
 
 
@@ -67,13 +69,15 @@ def no_fence_check_at_the_record() -> Iterator[None]:
 def no_fence_check_at_the_extension() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("_EXTEND", "_EXTEND_MANY"):
-            stack.enter_context(patch.object(rows, name, getattr(rows, name).replace("fence = ?", _ANY_FENCE)))
+            stack.enter_context(
+                patch.object(operations, name, getattr(operations, name).replace("fence = ?", _ANY_FENCE))
+            )
         yield
 
 
 @mutant
 def no_fence_check_at_the_release() -> Iterator[None]:
-    with patch.object(rows, "_RELEASE", rows._RELEASE.replace("fence = ?", _ANY_FENCE)):
+    with patch.object(operations, "_RELEASE", operations._RELEASE.replace("fence = ?", _ANY_FENCE)):
         yield
 
 
@@ -98,7 +102,7 @@ def a_claim_that_checks_and_then_sets() -> Iterator[None]:
 @mutant
 def a_lease_that_nobody_respects() -> Iterator[None]:
     with patch.object(
-        rows,
+        operations,
         "decide",
         lambda request, known, *, claimant, now: decide(request, known, claimant=claimant, now=now + 86_400),
     ):
@@ -107,13 +111,13 @@ def a_lease_that_nobody_respects() -> Iterator[None]:
 
 @mutant
 def a_fence_that_does_not_grow_at_a_takeover() -> Iterator[None]:
-    real = rows._won
+    real = operations._won
 
     def won(how: Winning, request: Any, row: Any, terms: Any, floor: int) -> Any:
         found = real(how, request, row, terms, floor)
         return found._replace(fence=row.fence) if how is Winning.TAKEOVER else found
 
-    with patch.object(rows, "_won", won):
+    with patch.object(operations, "_won", won):
         yield
 
 
@@ -130,7 +134,7 @@ def a_key_that_is_done_can_be_claimed_again() -> Iterator[None]:
             return Winning.RETRY
         return decide(request, known, claimant=claimant, now=now)
 
-    with patch.object(rows, "decide", wrong):
+    with patch.object(operations, "decide", wrong):
         yield
 
 

@@ -244,7 +244,7 @@ class Worker:
         if consumer is None or not self.process.alive:
             return {}
         found = {
-            "slots": consumer.in_flight.admission.taken,
+            "slots": consumer.in_flight.admission.in_use,
             "keys": len(consumer.in_flight._by_key),
             "groups": consumer.scheduler.groups,
             "beats": max(0, len(self.heartbeat._due) - MOST_BEATS),

@@ -38,7 +38,7 @@ from semel.dlq.jobs import Job
 from semel.dlq.queues import not_dead_letter_queue
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.errors import SemelError
-from semel.telemetry.control import MAX_CONCURRENCY
+from semel.telemetry.worker_control import MAX_CONCURRENCY
 from semel.text import printable
 
 EVERY: Final = 2.0  # seconds

@@ -32,7 +32,7 @@ from semel.sqs.errors import NoCredentials, SqsError
 from semel.sqs.hosts import is_loopback
 from semel.version import __version__
 
-Asked = TypeVar("Asked")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 ATTEMPTS: Final = 3
@@ -237,12 +237,13 @@ class TableClient:
 
     # Threads, processes and the end.
 
-    def side_by_side(self, work: Callable[[Asked], Result], asked: Sequence[Asked]) -> list[Result]:
-        """The work for each, at once on the pool's threads; all have ended when this returns or raises."""
+    def side_by_side(self, work: Callable[[Argument], Result], arguments: Sequence[Argument]) -> list[Result]:
+        """One call of `work` for each argument, at once on the pool's threads. All have ended when this returns or
+        raises."""
         self.check_usable()
-        if len(asked) <= 1:
-            return [work(one) for one in asked]
-        futures = [self._pool.submit(work, one) for one in asked]
+        if len(arguments) <= 1:
+            return [work(argument) for argument in arguments]
+        futures = [self._pool.submit(work, argument) for argument in arguments]
         failed = [failure for future in futures if (failure := future.exception()) is not None]
         if failed:
             raise failed[0]

@@ -78,20 +78,20 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWrite:
-    """Put `item` if the key is absent, or is still as it was `seen`. If that is done, the answer is `won`."""
+    """Put `item` if the key is absent, or still has the item that this `replaces`. If so, the answer is `won`."""
 
     item: Item
     won: Won
-    seen: Item | None = None
+    replaces: Item | None = None
 
     def parameters(self) -> dict[str, Any]:
-        if self.seen is None:
+        if self.replaces is None:
             return {"Item": self.item, "ConditionExpression": "attribute_not_exists(pk)"}
         return {
             "Item": self.item,
             "ConditionExpression": "#fence = :fence AND #state = :state",
             "ExpressionAttributeNames": {"#fence": "fence", "#state": "state"},
-            "ExpressionAttributeValues": {":fence": self.seen["fence"], ":state": self.seen["state"]},
+            "ExpressionAttributeValues": {":fence": self.replaces["fence"], ":state": self.replaces["state"]},
         }
 
 
@@ -109,7 +109,7 @@ def next_claim(item: Item, request: ClaimRequest, moment: Moment) -> ClaimResult
     fence = known.fence if how is Winning.AGAIN else known.fence + 1
     first_seen = moment.now if how is Winning.NEW else _number(item, "first_seen")
     if how in (Winning.NEW, Winning.REDRIVE):
-        return _claim(request, moment, fence=fence, attempt=1, first_seen=first_seen, seen=item)
+        return _claim(request, moment, fence=fence, attempt=1, first_seen=first_seen, replaces=item)
     return _claim(
         request,
         moment,
@@ -119,7 +119,7 @@ def next_claim(item: Item, request: ClaimRequest, moment: Moment) -> ClaimResult
         payload=request.payload or known.payload,
         taken_over=how is Winning.TAKEOVER,
         kept={name: value for name, value in _state(item).items() if name in ("notes", "noted")},
-        seen=item,
+        replaces=item,
     )
 
 
@@ -133,7 +133,7 @@ def _claim(
     payload: str | None = None,
     taken_over: bool = False,
     kept: Item | None = None,
-    seen: Item | None = None,
+    replaces: Item | None = None,
 ) -> ClaimWrite:
     stays = max(moment.retention, moment.lease)
     until = moment.now + stays
@@ -150,7 +150,7 @@ def _claim(
     if payload := request.payload if payload is None else payload:
         item["payload"] = {"S": payload}
     won = Won(Claim(request.key, fence), moment.lease / 1000, attempt, taken_over, _notes(item) if kept else {})
-    return ClaimWrite(item, won, seen)
+    return ClaimWrite(item, won, replaces)
 
 
 # Updates.

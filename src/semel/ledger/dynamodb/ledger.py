@@ -110,7 +110,7 @@ class DynamoLedger(Ledger):
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for another address than AWS's."""
-        rest, given = options_from_url(url, _OPTIONS)
+        rest, url_options = options_from_url(url, _OPTIONS)
         parts = urlsplit(rest)
         if parts.query:
             known = ", ".join(_OPTIONS)
@@ -120,9 +120,9 @@ class DynamoLedger(Ledger):
                 f"{without_password(url)!r}: the name of a table is expected before the ?; DynamoDB takes its "
                 "credentials from the environment or from ~/.aws"
             )
-        if "endpoint" in given:
-            given["endpoint_url"] = given.pop("endpoint")
-        return cls(parts.netloc, **(given | options))
+        if "endpoint" in url_options:
+            url_options["endpoint_url"] = url_options.pop("endpoint")
+        return cls(parts.netloc, **(url_options | options))
 
     def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_requests(requests, claimant, lease)
@@ -219,21 +219,21 @@ class DynamoLedger(Ledger):
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
         unique = list(dict.fromkeys(keys))
         groups = [unique[start : start + _MOST_LOOKED_UP] for start in range(0, len(unique), _MOST_LOOKED_UP)]
-        found = {item["pk"]["S"]: item for group in self._client.side_by_side(self._get, groups) for item in group}
+        by_key = {item["pk"]["S"]: item for group in self._client.side_by_side(self._get, groups) for item in group}
         now, entries = self._now(), []
         for key in keys:
-            item = found.get(items.key_of(key)["pk"]["S"])
+            item = by_key.get(items.key_of(key)["pk"]["S"])
             entries.append(items.entry_of(key, item) if item and items.is_live(item, now) else None)
         return entries
 
     def _get(self, keys: Sequence[str]) -> list[Item]:
-        found: list[Item] = []
+        fetched: list[Item] = []
         wanted = [items.key_of(key) for key in keys]
         for tried in range(_TRIES):
-            some, wanted = self._client.get_many(wanted)
-            found += some
+            page, wanted = self._client.get_many(wanted)
+            fetched += page
             if not wanted:
-                return found
+                return fetched
             time.sleep(min(1.0, 0.02 * 2**tried))
         raise LedgerUnavailable(f"DynamoDB leaves keys of the table {self._client.table} unread; it is overloaded")
 

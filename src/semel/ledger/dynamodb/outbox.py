@@ -75,25 +75,25 @@ class Outbox:
         now = self._now()
         if self._busy_until <= now < self._next_look or not self._is_there():
             return []
-        taken: list[Outgoing] = []
+        messages: list[Outgoing] = []
         start = random.randrange(BOXES)
         for box in (*range(start, BOXES), *range(start)):
-            if len(taken) < limit:
-                taken += self._take_from(box, limit - len(taken), lease)
+            if len(messages) < limit:
+                messages += self._take_from(box, limit - len(messages), lease)
         self._due_again = {id: due for id, due in self._due_again.items() if due > now}
-        if taken:
-            self._due_again |= {message.id: now + lease for message in taken}
+        if messages:
+            self._due_again |= {message.id: now + lease for message in messages}
         else:
             self._next_look = min([now + IDLE_PAUSE, *self._due_again.values()])
-        return taken
+        return messages
 
     def _take_from(self, box: int, limit: int, lease: int) -> list[Outgoing]:
         """Pages of what is due, as groups that another has taken stay among it."""
         now = self._now()
-        taken: list[Outgoing] = []
+        messages: list[Outgoing] = []
         groups: dict[str, bool] = {}  # whether it is ours
         after: dict[str, Any] = {}
-        while len(taken) < limit:
+        while len(messages) < limit:
             page = self._client.call(
                 "Query",
                 IndexName=OUTBOX,
@@ -102,7 +102,7 @@ class Outbox:
                 Limit=limit,
                 **after,
             )
-            due = page["Items"][: limit - len(taken)]
+            due = page["Items"][: limit - len(messages)]
             for group in dict.fromkeys(_group_of(item) for item in due):
                 if group and group not in groups:
                     groups[group] = self._take_group(group, now, lease)
@@ -122,11 +122,11 @@ class Outbox:
                 )
                 return _outgoing(whole) if made else None
 
-            taken += [message for message in self._client.side_by_side(take, due) if message is not None]
+            messages += [message for message in self._client.side_by_side(take, due) if message is not None]
             if not page.get("LastEvaluatedKey"):
                 break
             after = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
-        return taken
+        return messages
 
     def _take_group(self, group: str, now: int, lease: int) -> bool:
         made, _ = self._client.update(
@@ -194,8 +194,8 @@ class Outbox:
         if not waiting:
             return OutboxStatus()
         keys = [{"pk": item["pk"]} for page in self._pages(Limit=LOOKED_AT) for item in page["Items"]][:LOOKED_AT]
-        found, _ = self._client.get_many(keys) if keys else ([], [])
-        refused = [_outgoing(item) for item in found if "attempts" in item]
+        stored, _ = self._client.get_many(keys) if keys else ([], [])
+        refused = [_outgoing(item) for item in stored if "attempts" in item]
         return OutboxStatus(waiting, len(refused), tuple(refused[:examples]))
 
     def count(self) -> int:
@@ -245,8 +245,8 @@ def _group_name(message: Outgoing) -> str:
 
 
 def _group_in(id: str) -> str:
-    found = _GROUPED.match(id)
-    return found[1] if found else ""
+    match = _GROUPED.match(id)
+    return match[1] if match else ""
 
 
 def _group_of(item: dict[str, Any]) -> str:

@@ -193,5 +193,5 @@ class DynamoTransaction(Transaction):
         return False
 
     def _item(self, key: str) -> items.Item:
-        found, _ = self._client.get_many([items.key_of(key)])
-        return found[0] if found else {}
+        stored, _ = self._client.get_many([items.key_of(key)])
+        return stored[0] if stored else {}

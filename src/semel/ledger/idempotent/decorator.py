@@ -35,7 +35,7 @@ from semel.ledger.contract import (
     Won,
 )
 from semel.ledger.idempotent.arguments import Key, KeyOf, Payload, PayloadOf
-from semel.ledger.idempotent.leases import ExtendedLease, extender_of
+from semel.ledger.idempotent.lease_extender import ExtendedLease, extender_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -164,41 +164,41 @@ def idempotent(
 
 def _wrapper(function: Callable[..., Any], calls: _Calls) -> Callable[..., Any]:
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        one = calls.one(args, kwargs)
-        pauses = one.pauses()
-        while isinstance(outcome := one.outcome_of(one.claim()), Held):
-            time.sleep(next(pauses, None) or one.give_up(outcome))
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = calls.new_call(args, kwargs)
+        pauses = call.pauses()
+        while isinstance(outcome := call.outcome_of(call.claim()), Held):
+            time.sleep(next(pauses, None) or call.give_up(outcome))
         if not isinstance(outcome, _Running):
             return outcome.value
         try:
             result = _done(function, function(*args, **kwargs))
         except BaseException as error:
-            one.release(outcome, error)
+            call.release(outcome, error)
             raise
-        return one.finish(outcome, result)
+        return call.finish(outcome, result)
 
-    return call
+    return wrapper
 
 
 def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        one = calls.one(args, kwargs)
-        pauses = one.pauses()
-        while isinstance(outcome := one.outcome_of(await _claimed(one)), Held):
-            await asyncio.sleep(next(pauses, None) or one.give_up(outcome))
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = calls.new_call(args, kwargs)
+        pauses = call.pauses()
+        while isinstance(outcome := call.outcome_of(await _claimed(call)), Held):
+            await asyncio.sleep(next(pauses, None) or call.give_up(outcome))
         if not isinstance(outcome, _Running):
             return outcome.value
         try:
             result = _done(function, await function(*args, **kwargs))
         except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(one.release, outcome, error))
+            await asyncio.shield(asyncio.to_thread(call.release, outcome, error))
             raise
         # Not cancelled half-way: the work is done, so it is written down.
-        return await asyncio.shield(asyncio.to_thread(one.finish, outcome, result))
+        return await asyncio.shield(asyncio.to_thread(call.finish, outcome, result))
 
-    return call
+    return wrapper
 
 
 def _done(function: Callable[..., Any], result: Any) -> Any:
@@ -215,15 +215,15 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))  # a partial has no name of its own
 
 
-async def _claimed(one: _Call) -> ClaimResult:
+async def _claimed(call: _Call) -> ClaimResult:
     """A claim in another thread. If this task is cancelled meanwhile, what was won is given back."""
-    asking = asyncio.ensure_future(asyncio.to_thread(one.claim))
+    asking = asyncio.ensure_future(asyncio.to_thread(call.claim))
     try:
         return await asyncio.shield(asking)
     except asyncio.CancelledError as error:
         result = await asking
         if isinstance(result, Won):
-            await asyncio.to_thread(one.release, _Running(result.claim, None), error)
+            await asyncio.to_thread(call.release, _Running(result.claim, None), error)
         raise
 
 
@@ -242,7 +242,7 @@ class _Running:
 class _Calls:
     """All calls of one decorated function: what they have in common."""
 
-    given: Ledger | Callable[[], Ledger]
+    configured_ledger: Ledger | Callable[[], Ledger]
     key_of: KeyOf
     payload_of: PayloadOf
     wait: float | None  # seconds; None: raise at once
@@ -252,9 +252,10 @@ class _Calls:
     decode: Callable[[bytes], Any]
 
     def ledger(self) -> Ledger:
-        return self.given if isinstance(self.given, Ledger) else self.given()
+        configured = self.configured_ledger
+        return configured if isinstance(configured, Ledger) else configured()
 
-    def one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    def new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         request = ClaimRequest(self.key_of(*args, **kwargs), self.payload_of(*args, **kwargs))
         return _Call(self, self.ledger(), request, uuid.uuid4().hex)
 

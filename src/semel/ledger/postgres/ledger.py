@@ -159,9 +159,9 @@ class PostgresLedger(Ledger):
     def purge(self, limit: int = 1_000) -> int:
         removed = 0
         while removed < limit:
-            (some,) = self._run(self._queries.purge, [min(CHUNK, limit - removed)])
-            removed += some
-            if not some:
+            (count,) = self._run(self._queries.purge, [min(CHUNK, limit - removed)])
+            removed += count
+            if not count:
                 break
         return removed
 
@@ -205,8 +205,8 @@ class PostgresLedger(Ledger):
                 self._give_back(connection)
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
-        (taken,) = self._run(self._queries.take, [(limit, lease)])
-        return cast(list[Outgoing], taken)
+        (messages,) = self._run(self._queries.take, [(limit, lease)])
+        return cast(list[Outgoing], messages)
 
     def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:
         self._run(self._queries.refused, [(ids, error.replace("\0", "?"), wait)])
@@ -309,10 +309,10 @@ def _durable(connection: Connection) -> None:
 def _address(dsn: str, timeout: float) -> tuple[str, str]:
     """The connection string with our defaults for what it leaves open, and a name of the place without secrets."""
     try:
-        given = None if is_ambiguous(dsn) else conninfo.conninfo_to_dict(dsn)
+        options = None if is_ambiguous(dsn) else conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:  # its text may quote the password
-        given = None
-    if given is None:
+        options = None
+    if options is None:
         raise LedgerError(
             "this is no address of a PostgreSQL database, or it has an option that PostgreSQL does not know; write it "
             f"as postgresql://user:password@host:5432/database?option=value; {PERCENT}"
@@ -327,5 +327,5 @@ def _address(dsn: str, timeout: float) -> tuple[str, str]:
         "application_name": "semel",
         "client_encoding": "UTF8",
     }
-    where = f"PostgreSQL at {given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
-    return conninfo.make_conninfo(**(defaults | given)), where
+    where = f"PostgreSQL at {options.get('host', 'localhost')}:{options.get('port', 5432)}/{options.get('dbname', '')}"
+    return conninfo.make_conninfo(**(defaults | options)), where

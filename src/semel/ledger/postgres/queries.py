@@ -33,7 +33,7 @@ from semel.ledger.contract import (
     check_result,
 )
 from semel.ledger.postgres.arrays import ByteStrings, Integers, Numbers, Texts
-from semel.ledger.postgres.statements import CODE, STATUS, TAKEN, Statements
+from semel.ledger.postgres.statements import CODE, STATUS, TAKEN_OVER, Statements
 from semel.ledger.rules import Winning, decide
 
 Connection = psycopg.Connection[Any]
@@ -115,20 +115,20 @@ class Queries:
         for key, fence, attempt, status, notes, _ in won:
             request, _, lease = items[places[key]]
             claim = Claim(request.key, raised.get(key, fence))
-            results[places[key]] = Won(claim, lease, attempt, status == TAKEN, _decoded(notes))
+            results[places[key]] = Won(claim, lease, attempt, status == TAKEN_OVER, _decoded(notes))
 
     def _raised(self, connection: Connection, too_low: dict[bytes, int]) -> dict[bytes, int]:
         """The new fences of keys that were purged while they were being claimed."""
         if not too_low:
             return {}
-        given = {"keys": ByteStrings.pack(list(too_low)), "fences": Integers.pack(list(too_low.values()))}
-        return dict(self._rows(connection, self.sql.raise_fences, given))
+        parameters = {"keys": ByteStrings.pack(list(too_low)), "fences": Integers.pack(list(too_low.values()))}
+        return dict(self._rows(connection, self.sql.raise_fences, parameters))
 
     def _explain(self, connection: Connection, places: list[int], items: list[CallerRequest], results: Results) -> None:
         if not places:
             return
         keys = ByteStrings.pack(list({items[place].request.key.encode() for place in places}))
-        rows = {row[0]: row[1:] for row in self._rows(connection, self.sql.seen, {"keys": keys})}
+        rows = {row[0]: row[1:] for row in self._rows(connection, self.sql.why_refused, {"keys": keys})}
         for place in places:
             request = items[place].request
             row = rows.get(request.key.encode())
@@ -245,20 +245,20 @@ class Queries:
             return []
         with connection.transaction():
             self._rows(connection, self.sql.taking, {"name": f"semel outbox {self._identity}"})
-            taken = self._rows(connection, self.sql.take, {"limit": limit, "lease": lease})
-        return [self._outgoing(row) for row in sorted(taken, key=itemgetter(0))]
+            rows = self._rows(connection, self.sql.take, {"limit": limit, "lease": lease})
+        return [self._outgoing(row) for row in sorted(rows, key=itemgetter(0))]
 
     def _outgoing(self, row: Any) -> Outgoing:
         number, queue, body, key, delay, group, attributes, attempts, error = row
         return Outgoing(queue, body, key, delay, group, attributes, f"{self._identity}-{number}", attempts, error)
 
     def outbox_status(self, connection: Connection, items: list[int]) -> list[OutboxStatus]:
-        found = []
+        statuses = []
         for limit in items:
             ((waiting, refused),) = self._rows(connection, self.sql.count_outgoing, {})
             rows = self._rows(connection, self.sql.examples, {"limit": limit}) if refused else ()
-            found.append(OutboxStatus(waiting, refused, tuple(self._outgoing(row) for row in rows)))
-        return found
+            statuses.append(OutboxStatus(waiting, refused, tuple(self._outgoing(row) for row in rows)))
+        return statuses
 
     def refused(self, connection: Connection, items: list[tuple[Sequence[str], str, float]]) -> list[None]:
         for ids, error, wait in items:
@@ -275,7 +275,7 @@ class Queries:
         return Integers.pack([int(number) for number in ours if number.isdigit()])
 
 
-class _Seen(NamedTuple):
+class _KnownKey(NamedTuple):
     """What the rule reads of a row. Times count from now."""
 
     status: Status
@@ -291,8 +291,8 @@ def _refusal(
     request: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
 ) -> ClaimResult | None:
     """Why a key could not be won, by its row. None: by now it could."""
-    seen = _Seen(STATUS[status], remaining, payload, source, result or b"")
-    decision = decide(request, seen, claimant=_NOBODY, now=0.0)
+    known = _KnownKey(STATUS[status], remaining, payload, source, result or b"")
+    decision = decide(request, known, claimant=_NOBODY, now=0.0)
     return None if isinstance(decision, Winning) else decision
 
 

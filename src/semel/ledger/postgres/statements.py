@@ -17,8 +17,8 @@ from psycopg import sql
 
 from semel.ledger.contract import LedgerError, Status
 
-# As stored. TAKEN is a claim that was taken over from a holder whose lease had run out.
-FREE, CLAIMED, TAKEN, DONE, REJECTED = range(5)
+# As stored. TAKEN_OVER is a claim that was taken over from a holder whose lease had run out.
+FREE, CLAIMED, TAKEN_OVER, DONE, REJECTED = range(5)
 STATUS: Final = (Status.FREE, Status.CLAIMED, Status.CLAIMED, Status.DONE, Status.REJECTED)
 CODE: Final = {Status.DONE: DONE, Status.REJECTED: REJECTED}
 
@@ -92,8 +92,8 @@ now_ AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_
 """
 
 # What is wanted of a row is read off the row itself (r); `excluded` is the claim that would be new, and its `changed`
-# is now. A row that is refused comes back from this statement as nothing: SEEN then tells why. No key starts below the
-# fences of those that were purged: one of them that comes back goes on growing. A purge that is committed while this
+# is now. A claim that is refused returns no row: WHY_REFUSED is asked next. A new key gets a fence above those of all
+# keys that were purged, so that the fence of one that comes back still grows. A purge that is committed while this
 # statement waits for one of its keys has raised the floor since: then the fence of that row is `too_low`.
 CLAIM: Final = f"""
 WITH {NOW}, floor_ AS MATERIALIZED (SELECT fence_floor AS fence FROM {{semel_meta}} LIMIT 1),
@@ -107,14 +107,14 @@ CROSS JOIN unnest(%(keys)b::bytea[], %(payloads)b::text[], %(sources)b::text[], 
                             %(leases)b::float8[]) AS ask(key, payload, source, claimant, lease)
 ORDER BY ask.key
 ON CONFLICT (key) DO UPDATE SET
-    fence = r.fence + CASE WHEN r.status IN ({CLAIMED}, {TAKEN}) AND r.claimant = excluded.claimant
+    fence = r.fence + CASE WHEN r.status IN ({CLAIMED}, {TAKEN_OVER}) AND r.claimant = excluded.claimant
                                 AND r.expires > excluded.changed THEN 0 ELSE 1 END,
     attempt = CASE WHEN r.expires <= excluded.changed OR r.status = {REJECTED} THEN 1
-                   WHEN r.status IN ({CLAIMED}, {TAKEN}) AND r.claimant = excluded.claimant THEN r.attempt
+                   WHEN r.status IN ({CLAIMED}, {TAKEN_OVER}) AND r.claimant = excluded.claimant THEN r.attempt
                    ELSE r.attempt + 1 END,
-    status = CASE WHEN r.expires <= excluded.changed OR r.status NOT IN ({CLAIMED}, {TAKEN}) THEN {CLAIMED}
+    status = CASE WHEN r.expires <= excluded.changed OR r.status NOT IN ({CLAIMED}, {TAKEN_OVER}) THEN {CLAIMED}
                   WHEN r.claimant = excluded.claimant THEN r.status
-                  ELSE {TAKEN} END,
+                  ELSE {TAKEN_OVER} END,
     notes = CASE WHEN r.expires <= excluded.changed OR r.status = {REJECTED} THEN NULL ELSE r.notes END,
     payload = CASE WHEN r.expires <= excluded.changed OR r.status = {REJECTED} OR r.payload = ''
                    THEN excluded.payload ELSE r.payload END,
@@ -125,7 +125,7 @@ WHERE r.expires <= excluded.changed
    OR (r.status = {REJECTED} AND r.source <> excluded.source)
    OR ((r.payload = excluded.payload OR r.payload = '' OR excluded.payload = '')
        AND (r.status = {FREE}
-            OR (r.status IN ({CLAIMED}, {TAKEN})
+            OR (r.status IN ({CLAIMED}, {TAKEN_OVER})
                 AND (r.claimant = excluded.claimant OR r.lease_ends <= excluded.changed))))
 RETURNING r.key, r.fence, r.attempt, r.status, r.notes, r.xmax = 0 AS is_new
 )
@@ -144,7 +144,7 @@ RETURNING r.key, r.fence
 """
 
 # Why a claim was refused. It is a statement of its own, as that of the claim sees the rows as they were when it began.
-SEEN: Final = f"""
+WHY_REFUSED: Final = f"""
 WITH {NOW}
 SELECT key, status, lease_ends - at, payload, source, result
 FROM {{ledger}} CROSS JOIN now_
@@ -158,7 +158,7 @@ KNOWN: Final = "SELECT key FROM {ledger} WHERE key = ANY(%(keys)b::bytea[])"
 # The claims that are given and still in force, locked in the order of their keys.
 _HELD: Final = f"""
     JOIN {{ledger}} AS r ON r.key = given.key AND r.fence = given.fence
-    WHERE r.status IN ({CLAIMED}, {TAKEN}) AND r.expires > now_.at
+    WHERE r.status IN ({CLAIMED}, {TAKEN_OVER}) AND r.expires > now_.at
     ORDER BY r.key FOR NO KEY UPDATE OF r"""
 
 # From here on the row is locked: a process that is stopped before its COMMIT must not keep it from all others. The
@@ -217,7 +217,7 @@ WITH {NOW},
 held AS MATERIALIZED (
     SELECT r.key, r.notes, at FROM now_ CROSS JOIN {{ledger}} AS r
     WHERE r.key = %(key)b::bytea AND r.fence = %(fence)s::int8
-      AND r.status IN ({CLAIMED}, {TAKEN}) AND r.expires > at
+      AND r.status IN ({CLAIMED}, {TAKEN_OVER}) AND r.expires > at
     FOR NO KEY UPDATE OF r
 ),
 others AS (
@@ -318,7 +318,7 @@ class Statements:
 
     claim: str = CLAIM
     raise_fences: str = RAISE
-    seen: str = SEEN
+    why_refused: str = WHY_REFUSED
     available: str = AVAILABLE
     known: str = KNOWN
     record: str = RECORD

@@ -100,8 +100,8 @@ class RedisLedger(Ledger):
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """redis://host:6379/0?prefix=orders&retention=3600: the options above may be part of the address."""
-        rest, given = options_from_url(url, _OPTIONS)
-        return cls(rest, **(given | options))
+        rest, url_options = options_from_url(url, _OPTIONS)
+        return cls(rest, **(url_options | options))
 
     def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_requests(requests, claimant, lease)
@@ -205,7 +205,7 @@ class RedisLedger(Ledger):
                 yield from (group[start : start + _MOST_KEYS] for start in range(0, len(group), _MOST_KEYS))
 
 
-_ONE: Final = ord("1")
+_TRUE: Final = ord("1")
 _NONE: Final = Held("", 0.0)
 
 
@@ -217,7 +217,7 @@ def _flags(answers: Iterator[tuple[Sequence[int], bytes]], size: int) -> list[bo
     flags = [False] * size
     for places, answer in answers:
         for place, flag in zip(places, answer, strict=True):
-            flags[place] = flag == _ONE
+            flags[place] = flag == _TRUE
     return flags
 
 

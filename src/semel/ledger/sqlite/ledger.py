@@ -34,7 +34,7 @@ from semel.ledger.contract import (
     check_retention,
     own_clock,
 )
-from semel.ledger.sqlite import rows
+from semel.ledger.sqlite import operations
 from semel.ledger.sqlite import transaction as outbox
 from semel.ledger.sqlite.schema import TROUBLE, Connection, explained, identity, opened, patiently
 from semel.ledger.sqlite.transaction import SqliteTransaction
@@ -105,34 +105,34 @@ class SqliteLedger(Ledger):
         if not requests:
             return []
         return self._writer.run(
-            lambda db: rows.claim(db, requests, rows.Terms.of(claimant, lease, self._now(), self.retention))
+            lambda db: operations.claim(db, requests, operations.Terms.of(claimant, lease, self._now(), self.retention))
         )
 
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
         check_lease(lease)
         if not claims:
             return []
-        return self._writer.run(lambda db: rows.extend(db, claims, lease, self._now(), self.retention), timeout)
+        return self._writer.run(lambda db: operations.extend(db, claims, lease, self._now(), self.retention), timeout)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         check_result(value, f"the note {name!r} of the key {claim.key!r}")
-        return self._writer.run(lambda db: rows.save_step(db, claim, name, value, self._now(), self.retention))
+        return self._writer.run(lambda db: operations.save_step(db, claim, name, value, self._now(), self.retention))
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
         check_completions(completions)
         if not completions:
             return []
-        return self._writer.run(lambda db: rows.record(db, completions, self._now(), self.retention))
+        return self._writer.run(lambda db: operations.record(db, completions, self._now(), self.retention))
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         if not claims:
             return []
-        return self._writer.run(lambda db: rows.release(db, claims, tried, self._now(), self.retention))
+        return self._writer.run(lambda db: operations.release(db, claims, tried, self._now(), self.retention))
 
     def forget(self, keys: Sequence[str]) -> int:
         if not keys:
             return 0
-        return self._writer.run(lambda db: rows.forget(db, keys, self._now(), self.retention))
+        return self._writer.run(lambda db: operations.forget(db, keys, self._now(), self.retention))
 
     def purge(self, limit: int = 1_000) -> int:
         removed, more = 0, True
@@ -142,12 +142,12 @@ class SqliteLedger(Ledger):
         return removed
 
     def _purge(self, limit: int) -> tuple[int, bool]:
-        return self._writer.run(lambda db: rows.purge(db, limit, self._now()))
+        return self._writer.run(lambda db: operations.purge(db, limit, self._now()))
 
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
         if not keys:
             return []
-        return self._read(lambda db: rows.entries(db, keys, self._now()))
+        return self._read(lambda db: operations.entries(db, keys, self._now()))
 
     def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
         return self._transaction()

@@ -23,7 +23,7 @@ from semel.ledger.contract import (
     Transaction,
     check_completions,
 )
-from semel.ledger.sqlite import rows
+from semel.ledger.sqlite import operations
 from semel.ledger.sqlite.schema import code_of, explained
 from semel.ledger.sqlite.writer import Writer
 
@@ -112,7 +112,7 @@ class SqliteTransaction(Transaction):
         cursor = self._begun()
         chosen, self._writer.connection.text_factory = self._writer.connection.text_factory, str
         try:
-            return rows.record(cursor, completions, self._now(), self._retention)
+            return operations.record(cursor, completions, self._now(), self._retention)
         except sqlite3.Error as error:
             raise explained(error, self._path) from error
         finally:

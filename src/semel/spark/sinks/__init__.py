@@ -5,10 +5,9 @@ A sink is loaded when it is asked for, as each may need a library that is an ext
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from semel.errors import SemelError
+from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
@@ -16,25 +15,19 @@ if TYPE_CHECKING:
     from semel.spark.sinks.parquet import ParquetSink
     from semel.spark.sinks.postgres.sink import PostgresSink
 
-__all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTable"]
-
-# name: (module, the extra that brings its library)
 _WHERE: Final = {
-    "DeltaSink": ("delta", "delta"),
-    "ParquetSink": ("parquet", "spark"),
-    "PostgresSink": ("postgres.sink", "postgres"),
-    "RejectQueue": ("dead_letters", "spark"),
-    "RejectTable": ("dead_letters", "spark"),
+    "DeltaSink": "semel.spark.sinks.delta",
+    "ParquetSink": "semel.spark.sinks.parquet",
+    "PostgresSink": "semel.spark.sinks.postgres.sink",
+    "RejectQueue": "semel.spark.sinks.dead_letters",
+    "RejectTable": "semel.spark.sinks.dead_letters",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, extra = _WHERE[name]
-    try:
-        return getattr(import_module(f"{__name__}.{module}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("semel"):
-            raise
-        raise SemelError(f"{name} needs the package {error.name}: pip install 'semel[{extra}]'") from None
+_EXTRAS: Final = {
+    "DeltaSink": "delta",
+    "ParquetSink": "spark",
+    "PostgresSink": "postgres",
+    "RejectQueue": "spark",
+    "RejectTable": "spark",
+}
+__all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTable"]
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, _EXTRAS)

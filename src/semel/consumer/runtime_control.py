@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.consumer.context import logger
-from semel.telemetry.control import MAX_SHOWN, Action, Command, Identity, Refused, done, page
+from semel.telemetry.worker_control import MAX_SHOWN, Action, Command, Identity, Refused, done, page
 
 if TYPE_CHECKING:
     from semel.consumer.delivery import Delivery

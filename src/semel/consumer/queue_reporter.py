@@ -1,4 +1,4 @@
-"""What is said about one queue's messages: the attempt log, counters of errors, and warnings that may repeat.
+"""What is reported about the messages of one queue: attempt log, error counters, and warnings that may repeat.
 
 Errors that concern the whole process are passed on: `on_ledger_result` feeds the circuit breaker, `on_fatal` stops the
 run.
@@ -17,7 +17,7 @@ from semel.telemetry.attempt_log import Attempt, Step
 from semel.telemetry.logs import RateLimitedLog
 
 
-class Reporter:
+class QueueReporter:
     def __init__(
         self,
         setup: QueueSetup,

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run: how many messages were completed, and what is left."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ class Report:
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for one in counts:
-        total.update(one)
+    for by_queue in counts:
+        total.update(by_queue)
     return dict(total)

@@ -16,10 +16,10 @@ import pytest
 from running_apps import PATIENCE, Running, client_of, running_app, send, until
 from semel import App, Batch, SqliteLedger
 from semel.broker import EmbeddedBroker, running
-from semel.consumer.control import RuntimeControl, carry_out, view
 from semel.consumer.runtime import Runtime
+from semel.consumer.runtime_control import RuntimeControl, carry_out, view
 from semel.sqs import Queue
-from semel.telemetry.control import Action, Command, Identity, Refused
+from semel.telemetry.worker_control import Action, Command, Identity, Refused
 
 PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
 
@@ -407,7 +407,7 @@ def test_a_worker_tells_what_it_holds_but_never_a_body(app: App) -> None:
 
 
 def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.consumer.control.MAX_SHOWN", 3)
+    monkeypatch.setattr("semel.consumer.runtime_control.MAX_SHOWN", 3)
     queue = make_queue(app)
     go = threading.Event()
 

@@ -171,10 +171,10 @@ def _won(how: Winning, request: ClaimRequest, row: Row | None, terms: Terms, flo
     now, ends = terms.now, terms.now + terms.lease
     if row is None or how in (Winning.NEW, Winning.REDRIVE):
         fence = (row.fence if row else floor) + 1
-        seen = row.first_seen if row and how is Winning.REDRIVE else now
+        first_seen = row.first_seen if row and how is Winning.REDRIVE else now
         # fmt: off
         return Row(request.key, _CLAIMED, fence, 1, terms.claimant, ends, request.payload, request.source,
-                   first_seen=seen, changed=now, expires=terms.expires)
+                   first_seen=first_seen, changed=now, expires=terms.expires)
         # fmt: on
     if how is not Winning.AGAIN:
         # The source is that of the last winner: that is the one a rejection will be about.
@@ -219,8 +219,8 @@ def record(db: sqlite3.Cursor, completions: Sequence[Completion], now: float, re
     if db.executemany(_RECORD, singly).rowcount == len(completions):
         return [True] * len(completions)
     # Some were refused, or were there before: what stands in the rows now tells the two apart.
-    found = find(db, [it.claim.key for it in completions])
-    return [_holds(found.get(it.claim.key), it.claim, it.status, now) for it in completions]
+    rows = find(db, [it.claim.key for it in completions])
+    return [_holds(rows.get(it.claim.key), it.claim, it.status, now) for it in completions]
 
 
 def _update(db: sqlite3.Cursor, statement: str, groups: Iterable[tuple[tuple[object, ...], list[str]]]) -> bool:
