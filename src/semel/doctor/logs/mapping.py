@@ -231,7 +231,7 @@ def conflict(path: Path, other: Path) -> str | None:
 
 def _parse_words(text: str) -> dict[str, Step]:
     known = [step.value for step in _STEPS]
-    found: dict[str, Step] = {}
+    steps: dict[str, Step] = {}
     for name, value in pairs("--events", text):
         if name not in known and name not in _LIKE:
             raise DoctorError(f"--events {name}=…: no such step{near(name, known)}; there are {', '.join(known)}")
@@ -240,9 +240,9 @@ def _parse_words(text: str) -> dict[str, Step]:
         if not all(words):
             raise DoctorError(f"--events {name}={value}: give words, as in {name}=charged|shipped")
         for word in words:
-            if found.setdefault(word, step) is not step:
-                raise DoctorError(f"--events: {word} cannot be both {found[word]} and {step}")
-    return found
+            if steps.setdefault(word, step) is not step:
+                raise DoctorError(f"--events: {word} cannot be both {steps[word]} and {step}")
+    return steps
 
 
 def _quoted(value: str) -> str:

@@ -49,8 +49,10 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> I
     if mapping.is_own:
         yield f"If it is your application's own log, say where its fields are, for example: {EXAMPLE}"
     else:
-        given = ", ".join(f"{name}={written(path)}" for name, path in mapping.paths.items() if name in ("id", "time"))
-        yield f"Correct the paths of --map: they are {given}"
+        id_and_time = ", ".join(
+            f"{name}={written(path)}" for name, path in mapping.paths.items() if name in ("id", "time")
+        )
+        yield f"Correct the paths of --map: they are {id_and_time}"
 
 
 def _flaws(quality: Quality, mapping: LogMapping) -> Iterator[str]:
