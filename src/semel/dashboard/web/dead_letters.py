@@ -17,7 +17,7 @@ from pydantic import Field
 from semel.dashboard.api.schemas import json_lines
 from semel.dashboard.views.model import DeadLetterPage, QueueRow
 from semel.dashboard.web.pages import FormFields, RequestContext, parts
-from semel.dashboard.web.text import messages as counted
+from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import FAILED_SHARE, FEWEST_FAILURES

@@ -13,7 +13,7 @@ from semel import durations
 from semel.dashboard import errors as problems
 from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
 from semel.dashboard.web.pages import Notice, RequestContext, viewer
-from semel.dashboard.web.text import ago, messages
+from semel.dashboard.web.template_filters import ago, messages
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import State
 from semel.doctor.model import Severity

@@ -27,7 +27,7 @@ from semel.dashboard import errors as problems
 from semel.dashboard.services import Services
 from semel.dashboard.views.inspector import QueueInspector
 from semel.dashboard.views.model import Viewer
-from semel.dashboard.web.text import FILTERS
+from semel.dashboard.web.template_filters import FILTERS
 from semel.dlq.jobs import Job
 from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError
