@@ -130,8 +130,8 @@ def _report(services: Services) -> APIRouter:
         diagnosis = services.inspector.doctor_job.diagnosis
         if diagnosis is None:
             raise NotThere("there is no report yet", "start an examination on the doctor's page")
-        from semel.doctor.report import html
+        from semel.doctor.report import html_report
 
-        return HTMLResponse(html.render(diagnosis), headers={"content-security-policy": html.POLICY})
+        return HTMLResponse(html_report.render(diagnosis), headers={"content-security-policy": html_report.POLICY})
 
     return router
