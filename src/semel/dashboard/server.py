@@ -13,8 +13,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from semel.dashboard import api, errors, web
+from semel.dashboard.auth.access_policy import AccessPolicy, Refused
 from semel.dashboard.auth.middleware import AuthMiddleware, is_page, logged_in, login_address, own_page
-from semel.dashboard.auth.policy import AccessPolicy, Refused
 from semel.dashboard.errors import ErrorAnswer
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
