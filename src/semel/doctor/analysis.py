@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from semel.doctor import sql
 from semel.doctor.distributions import bars, times
-from semel.doctor.engine.engine import Engine, Row
+from semel.doctor.engine.contract import Engine, Row
 from semel.doctor.events import FLAGS, MICROSECONDS, STEPS
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.model import (

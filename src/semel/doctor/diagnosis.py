@@ -20,7 +20,7 @@ from semel.doctor.alarms import alarms
 from semel.doctor.analysis import Analysis, analyse
 from semel.doctor.engine import choice
 from semel.doctor.engine.choice import Choice, EngineName
-from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.contract import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger, metrics, queues
 from semel.doctor.logs import formats, unusable
