@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from typing import Final, Self
 
-from semel.dlq.access.leases import Leases
+from semel.dlq.access.hidden_messages import Leases
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import FREE, DeadLetterMessage, ReceiveCost

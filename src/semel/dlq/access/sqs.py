@@ -25,7 +25,7 @@ from semel.dlq.access import (
     ScanPage,
     refuse_risk,
 )
-from semel.dlq.access.leases import Leases
+from semel.dlq.access.hidden_messages import Leases
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import DeadLetterMessage, ReceiveCost
