@@ -127,7 +127,7 @@ _WHERE: Final = {
     "InProgress": "semel.ledger.idempotent.decorator",
     "JavaError": "semel.spark.java",
     "JobCancelled": "semel.dlq.jobs.job",
-    "JobNotRunning": "semel.dlq.jobs.control",
+    "JobNotRunning": "semel.dlq.jobs.job_control",
     "JobStopped": "semel.dlq.jobs.job",
     "LedgerError": "semel.ledger.contract",
     "LedgerUnavailable": "semel.ledger.contract",

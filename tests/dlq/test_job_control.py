@@ -21,7 +21,7 @@ from semel.dashboard.services import Services
 from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Question
 from semel.dlq.jobs import Job, Jobs, State
-from semel.dlq.jobs.control import HEARTBEAT_TIMEOUT, JobNotRunning
+from semel.dlq.jobs.job_control import HEARTBEAT_TIMEOUT, JobNotRunning
 from semel.dlq.service import DeadLetterService
 
 MANY = 120
