@@ -137,7 +137,7 @@ _WHERE: Final = {
     "MissingExtra": "semel.extras",
     "NoCredentials": "semel.sqs.errors",
     "NoKey": "semel.messages.keys",
-    "NoSuchJob": "semel.dlq.jobs.store",
+    "NoSuchJob": "semel.dlq.jobs.job_store",
     "NoSuchMessage": "semel.dlq.edit",
     "NoSuchQueue": "semel.dlq.queues",
     "NoTarget": "semel.dlq.redrive.sender",
