@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from semel.cli import confirm, options, output
+from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, UsageError, command, command_group, option
 from semel.errors import SemelError
 
@@ -418,7 +418,7 @@ def _add_removals(actions: Any) -> None:
 
 def _remove(args: argparse.Namespace) -> int:
     action = args.action
-    confirm.check_terminal(args, action)
+    confirmation.check_terminal(args, action)
     with options.client(args) as client:
         queue = client.queue(args.queue)
         summary, _ = _read(queue)
@@ -429,7 +429,7 @@ def _remove(args: argparse.Namespace) -> int:
         print(f"{what}: {summary.counts}\n  at {_address(client, queue)}", file=sys.stderr)
         if summary.sources:
             print(f"  it is the dead-letter queue of {', '.join(summary.sources)}", file=sys.stderr)
-        if not args.yes and not confirm.typed(summary.name, action + " it"):
+        if not args.yes and not confirmation.typed(summary.name, action + " it"):
             return ExitCode.FAILED
         with _audited(f"{action} queue", summary.name) as ending:
             ending.count = summary.depth

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import confirm, options, output
+from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.dlq import selection
 from semel.cli.dlq.reading import group_table
@@ -66,7 +66,7 @@ def _file(name: str) -> Path:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    confirm.check_terminal(args, "delete")
+    confirmation.check_terminal(args, "delete")
     selected = selection.selection(args) | {"receive": args.receive}
     with open_service(args) as service:
         info = selection.dead_letter_queue(service, args)
@@ -87,7 +87,7 @@ def _delete(args: argparse.Namespace) -> int:
                 print(f"delete {output.one_line(which)}\n  at {address}", file=sys.stderr)
         else:
             _show_impact(impact, info, address)
-            if not confirm.typed(info.name, "delete them"):
+            if not confirmation.typed(info.name, "delete them"):
                 return ExitCode.FAILED
         shown = None if impact is None else impact.shown
         job = service.delete(args.queue, snapshot=args.snapshot, shown=shown, any_queue=args.any_queue, **selected)
