@@ -22,7 +22,7 @@ from semel.cli.doctor_options import SAMPLE_MAP
 from semel.doctor import SAMPLE
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.fields import moment
-from semel.doctor.logs.formats import MISSING, Detection, detect
+from semel.doctor.logs.format_detection import MISSING, Detection, detect
 from semel.doctor.logs.mapping import CONSTANTS, DEFAULT_WORDS, LogMapping, own, parse
 from semel.doctor.logs.phrases import event_words, phrase_step
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step

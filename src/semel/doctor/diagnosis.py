@@ -23,9 +23,9 @@ from semel.doctor.engine.choice import Choice, EngineName
 from semel.doctor.engine.contract import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger, metrics, queues
-from semel.doctor.logs import formats, unusable
+from semel.doctor.logs import format_detection, unusable
 from semel.doctor.logs.discovery import Days, LogFile, LogFiles, find, is_local, local_path
-from semel.doctor.logs.formats import Detection
+from semel.doctor.logs.format_detection import Detection
 from semel.doctor.logs.mapping import LogMapping, own, parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, QueueState, Series
 from semel.errors import SemelError
@@ -192,7 +192,7 @@ def _mapping(
     if request.mapping is not None:
         mapping = parse(request.mapping, request.words)
     elif records := first_records(connection, files):
-        detection = formats.detect(records)
+        detection = format_detection.detect(records)
         mapping, log_fields = detection.mapping, _described(detection)
     else:
         mapping = own()
