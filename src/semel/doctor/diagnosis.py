@@ -23,7 +23,7 @@ from semel.doctor.engine.choice import Choice, EngineName
 from semel.doctor.engine.contract import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger, metrics, queues
-from semel.doctor.logs import format_detection, unusable
+from semel.doctor.logs import format_detection, unusable_logs
 from semel.doctor.logs.discovery import Days, LogFile, LogFiles, find, is_local, local_path
 from semel.doctor.logs.format_detection import Detection
 from semel.doctor.logs.mapping import LogMapping, own, parse
@@ -178,7 +178,7 @@ def _analysed(request: Request, context: _Context, on_progress: OnProgress) -> t
     unreadable = tuple(sorted((*logs.unreadable, *problems)))
     quality = replace(analysis.quality, files=len(logs.files), unreadable=unreadable)
     if not quality.events:
-        unusable.refuse(request.logs, quality, mapping)
+        unusable_logs.refuse(request.logs, quality, mapping)
     return replace(analysis, quality=quality), chosen, log_fields
 
 
