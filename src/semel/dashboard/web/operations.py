@@ -10,7 +10,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import durations
-from semel.dashboard import errors as problems
+from semel.dashboard import error_responses
 from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
 from semel.dashboard.web.pages import Notice, RequestContext, viewer
 from semel.dashboard.web.template_filters import ago, messages
@@ -52,7 +52,7 @@ def routes(context: RequestContext) -> APIRouter:
         try:
             control = context.service(request).control(id, action)
         except SemelError as error:
-            return _job(context, request, id, str(error), problems.of(error).status)
+            return _job(context, request, id, str(error), error_responses.of(error).status)
         context.inspector.changed(control.job.queue)
         if control.acknowledged:  # then the state of the job shows it
             return RedirectResponse(f"/jobs/{id}", 303)
