@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli.doctor_options import SAMPLE_MAP
+from semel.cli.doctor.options import SAMPLE_MAP
 from semel.doctor import SAMPLE
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.fields import moment

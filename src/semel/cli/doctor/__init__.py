@@ -13,10 +13,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import doctor_options as options
 from semel.cli import options as common
 from semel.cli import output
 from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.doctor import options
 from semel.cli.progress import Progress
 from semel.errors import SemelError
 from semel.extras import require
