@@ -14,7 +14,7 @@ from doctor import sample
 from semel.doctor.model import Case, Diagnosis, Finding, Quality, Recommendation, Severity
 from semel.doctor.report import changes, text_report
 from semel.doctor.report.summary import period
-from semel.doctor.report.words import ascii_only, clean, duration, number
+from semel.doctor.text_format import ascii_only, clean, duration, number
 
 ALL = [sample.rich(), sample.healthy(), sample.empty(), sample.hostile()]
 IDS = ["rich", "healthy", "empty", "hostile"]

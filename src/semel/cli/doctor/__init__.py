@@ -141,7 +141,7 @@ def _rendered(diagnosis: Diagnosis, args: argparse.Namespace) -> str:
 
         return html_report.render(diagnosis)
     from semel.doctor.report import text_report
-    from semel.doctor.report.words import ascii_only
+    from semel.doctor.text_format import ascii_only
 
     on_screen = args.report is None and sys.stdout.isatty()
     size = shutil.get_terminal_size() if on_screen else os.terminal_size((_FILE_WIDTH, 0))

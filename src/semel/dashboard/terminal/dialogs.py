@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
 from semel.dlq.redrive.plan import CANARY_MOST, PlanError, RedrivePlan
-from semel.doctor.wording import count
+from semel.doctor.text_format import count
 from semel.errors import SemelError
 from semel.text import printable
 

@@ -8,7 +8,7 @@ from semel import durations
 from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views.model import InProgress, LedgerEntry
 from semel.dlq.messages import DeadLetterMessage
-from semel.doctor.wording import count
+from semel.doctor.text_format import count
 from semel.telemetry.message_trail import TrailEvent
 
 

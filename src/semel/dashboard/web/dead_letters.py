@@ -21,8 +21,7 @@ from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import FAILED_SHARE, FEWEST_FAILURES
-from semel.doctor.report.words import number
-from semel.doctor.wording import count
+from semel.doctor.text_format import count, number
 from semel.errors import SemelError
 
 GROUPS: Final = 12

@@ -17,8 +17,7 @@ from semel.dashboard.web.template_filters import ago, messages
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import State
 from semel.doctor.model import Severity
-from semel.doctor.report.words import number
-from semel.doctor.wording import count
+from semel.doctor.text_format import count, number
 from semel.errors import SemelError
 
 DEAD_LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})

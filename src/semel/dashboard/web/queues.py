@@ -26,8 +26,7 @@ from semel.dashboard.web.template_filters import field_text
 from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.messages import MessagePage
-from semel.doctor.report.words import duration, number
-from semel.doctor.wording import count
+from semel.doctor.text_format import count, duration, number
 from semel.errors import SemelError
 from semel.messages.keys import PRODUCER_KEY
 from semel.sqs.client.messages import Attribute

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from semel.doctor.model import Diagnosis, Finding, Severity
 from semel.doctor.report.json_report import VERSION, value
-from semel.doctor.report.words import clean, when
+from semel.doctor.text_format import clean, when
 
 Open = Mapping[tuple[str, str], Finding]  # by queue and rule: what is true now
 

@@ -12,11 +12,10 @@ from typing import Final
 
 from markupsafe import Markup
 
-from semel.doctor.model import Behaviour, Duplicate, HistogramBar, Series, TimeoutReplay
+from semel.doctor.model import CAUSES, Behaviour, Duplicate, HistogramBar, Series, TimeoutReplay
 from semel.doctor.report import svg
 from semel.doctor.report.svg import Scale, Value, box, label, line, round_steps, short
-from semel.doctor.report.words import CAUSES, clean, duration, number, when
-from semel.doctor.wording import count, share
+from semel.doctor.text_format import clean, count, duration, number, share, when
 
 WIDTH: Final = 460
 LEFT: Final = 50.0

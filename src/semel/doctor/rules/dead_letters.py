@@ -6,7 +6,7 @@ from semel.doctor import recommendations, remedies
 from semel.doctor.alarms import alarms, formats
 from semel.doctor.model import Case, DeadLetters, QueueState, Remedy, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count, listed
+from semel.doctor.text_format import count, listed
 from semel.durations import text as duration
 from semel.sqs import limits
 

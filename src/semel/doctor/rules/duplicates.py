@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.doctor import recommendations, remedies
 from semel.doctor.model import Behaviour, Case, Cause, CauseSummary, Remedy, Severity
 from semel.doctor.rules.rule import Figures, Observation, rule
-from semel.doctor.wording import count, share
+from semel.doctor.text_format import count, share
 from semel.durations import text as duration
 
 LEDGER = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.doctor import recommendations, remedies
 from semel.doctor.model import Case, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count
+from semel.doctor.text_format import count
 from semel.durations import text as duration
 from semel.sqs import limits
 
