@@ -92,7 +92,7 @@ def _list(args: argparse.Namespace) -> int:
     output.show(args, summaries, lambda: _table(summaries) if summaries else _none(args.prefix, address))
     unread = [summary for summary in summaries if summary.error]
     if unread and args.output == "table":
-        output.notes(f"{output.counted(len(unread), 'queue')} could not be read; --output json has the errors in full")
+        output.notes(f"{output.count(len(unread), 'queue')} could not be read; --output json has the errors in full")
     return ExitCode.OK
 
 
@@ -282,7 +282,7 @@ def _created_text(summary: QueueSummary, created: Sequence[str], address: str) -
     lines = [f"created {name}" for name in created] or [f"{summary.name} exists with these attributes"]
     if summary.dead_letter_queue:
         lines.append(
-            f"messages go to {summary.dead_letter_queue} after {output.counted(summary.max_receives or 0, 'receive')}"
+            f"messages go to {summary.dead_letter_queue} after {output.count(summary.max_receives or 0, 'receive')}"
         )
     return "\n".join([*lines, f"  at {address}"])
 
@@ -422,7 +422,7 @@ def _remove(args: argparse.Namespace) -> int:
     with options.client(args) as client:
         queue = client.queue(args.queue)
         summary, _ = _read(queue)
-        messages = output.counted(summary.depth, "message")
+        messages = output.count(summary.depth, "message")
         what = (
             f"delete all {messages} of {summary.name}" if action == "purge" else f"delete {summary.name} and {messages}"
         )

@@ -38,11 +38,6 @@ def share(part: float, whole: float) -> str:
     return "under 0.1 %"
 
 
-def count(value: float, thing: str = "") -> str:
-    """`1 message`, `1,204 messages`."""
-    return f"{value:,.0f} {thing if round(value) == 1 else _plural(thing)}".strip()
-
-
 def listed(names: Sequence[str], most: int = 3) -> str:
     """`a, b, c and 4 more`."""
     shown = ", ".join(names[:most])
@@ -76,9 +71,3 @@ def clean_lines(text: str, most: int = 8_000) -> str:
 def ascii_only(text: str) -> str:
     """For a terminal that knows ASCII only; as wide as before."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-
-
-def _plural(thing: str) -> str:
-    if thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u"):
-        return f"{thing[:-1]}ies"
-    return f"{thing}s" if thing else ""

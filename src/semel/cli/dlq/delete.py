@@ -82,7 +82,7 @@ def _delete(args: argparse.Namespace) -> int:
                 which = (
                     selection.described(info, args)
                     if impact is None
-                    else f"{output.counted(impact.count, 'message')} in {info.name}"
+                    else f"{output.count(impact.count, 'message')} in {info.name}"
                 )
                 print(f"delete {output.one_line(which)}\n  at {address}", file=sys.stderr)
         else:
@@ -103,7 +103,7 @@ def _show_impact(impact: Impact, info: DeadLetterQueue, address: str) -> None:
     if len(impact.groups) > _GROUPS:
         print(f"and {len(impact.groups) - _GROUPS} more errors")
     oldest, newest = (output.duration(now - (at or now)) for at in (impact.oldest, impact.newest))
-    print(f"\ndelete {output.counted(impact.count, 'message')} in {info.name}, {newest} to {oldest} old")
+    print(f"\ndelete {output.count(impact.count, 'message')} in {info.name}, {newest} to {oldest} old")
     print(f"  at {address}")
     if not impact.complete:
         print("  not all messages of the queue could be read: those that were not stay")
@@ -135,7 +135,7 @@ def _restore(args: argparse.Namespace) -> int:
     with open_service(args) as service:
         if not args.quiet:
             for name, count in _queues_in(path, args.to or "").items():
-                print(f"restore {output.counted(count, 'message')} into {output.one_line(name)}", file=sys.stderr)
+                print(f"restore {output.count(count, 'message')} into {output.one_line(name)}", file=sys.stderr)
                 print(f"  at {service.address(service.queue(name))}", file=sys.stderr)
         return finish(service, service.restore(path, args.to or ""), args)
 

@@ -21,8 +21,9 @@ from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import FAILED_SHARE, FEWEST_FAILURES
-from semel.doctor.text_format import count, number
+from semel.doctor.text_format import number
 from semel.errors import SemelError
+from semel.text import count
 
 GROUPS: Final = 12
 DEFAULTS: Final = RedrivePlan(queue="-", all=True)

@@ -17,8 +17,9 @@ from semel.dashboard.web.template_filters import ago, messages
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import State
 from semel.doctor.model import Severity
-from semel.doctor.text_format import count, number
+from semel.doctor.text_format import number
 from semel.errors import SemelError
+from semel.text import count
 
 DEAD_LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})
 AUDIT_SHOWN: Final = 200

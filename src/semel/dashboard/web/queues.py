@@ -26,10 +26,11 @@ from semel.dashboard.web.template_filters import field_text
 from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.messages import MessagePage
-from semel.doctor.text_format import count, duration, number
+from semel.doctor.text_format import duration, number
 from semel.errors import SemelError
 from semel.messages.keys import PRODUCER_KEY
 from semel.sqs.client.messages import Attribute
+from semel.text import count
 
 COLUMNS: Final = (
     ("name", "Queue", "wide"),

@@ -19,9 +19,10 @@ from semel.doctor.logs import fields
 from semel.doctor.logs.fields import RULES, Field, Rule, moment, number
 from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, conflict, own
 from semel.doctor.logs.phrases import MOST_PHRASES, MOST_SHOWN, event_words, phrase_step
-from semel.doctor.text_format import clean, count, listed
+from semel.doctor.text_format import clean, listed
 from semel.telemetry.attempt_log import Step
 from semel.telemetry.field_mapping import Path, as_text, value_at, written
+from semel.text import count
 
 LINES: Final = 200  # as many lines decide
 SHOWN_FIELDS: Final = 12

@@ -12,8 +12,9 @@ from semel.doctor.logs.discovery import local_path
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.phrases import MOST_SHOWN
 from semel.doctor.model import Quality
-from semel.doctor.text_format import clean, count, listed
+from semel.doctor.text_format import clean, listed
 from semel.telemetry.field_mapping import written
+from semel.text import count
 
 EXAMPLE: Final = "--map id=.messageId,time=.timestamp,event=.event"
 MOST_FIELDS: Final = 12

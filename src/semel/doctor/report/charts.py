@@ -15,7 +15,8 @@ from markupsafe import Markup
 from semel.doctor.model import CAUSES, Behaviour, Duplicate, HistogramBar, Series, TimeoutReplay
 from semel.doctor.report import svg
 from semel.doctor.report.svg import Scale, Value, box, label, line, round_steps, short
-from semel.doctor.text_format import clean, count, duration, number, share, when
+from semel.doctor.text_format import clean, duration, number, share, when
+from semel.text import count
 
 WIDTH: Final = 460
 LEFT: Final = 50.0

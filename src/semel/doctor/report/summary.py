@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.doctor.model import Case, Diagnosis, Finding, Quality, Severity
-from semel.doctor.text_format import clean, count, number, when
-from semel.text import UNKNOWN
+from semel.doctor.text_format import clean, number, when
+from semel.text import UNKNOWN, count
 
 NOTHING_TO_EXAMINE: Final = "The input names no queue, or nothing happened in that time."
 

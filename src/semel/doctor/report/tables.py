@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.doctor.model import CAUSES, Behaviour, Case, Duplicate, Evidence, Recommendation, Times
-from semel.doctor.text_format import clean, count, duration, number, share, when
-from semel.text import UNKNOWN
+from semel.doctor.text_format import clean, duration, number, share, when
+from semel.text import UNKNOWN, count
 
 _MOST_EVENTS: Final = 40
 

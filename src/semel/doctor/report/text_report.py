@@ -20,7 +20,8 @@ from rich.text import Text
 
 from semel.doctor.model import Case, Diagnosis, Finding, Recommendation, Severity
 from semel.doctor.report import summary, tables
-from semel.doctor.text_format import clean, clean_lines, count, listed
+from semel.doctor.text_format import clean, clean_lines, listed
+from semel.text import count
 
 NARROWEST: Final = 40
 _WIDEST: Final = 120  # longer lines are hard to read
