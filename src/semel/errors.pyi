@@ -12,10 +12,10 @@ from semel.dlq.audit import AuditError as AuditError
 from semel.dlq.edit import EditError as EditError
 from semel.dlq.edit import NoSuchMessage as NoSuchMessage
 from semel.dlq.filter.lexer import FilterError as FilterError
-from semel.dlq.jobs.control import JobNotRunning as JobNotRunning
 from semel.dlq.jobs.job import JobCancelled as JobCancelled
 from semel.dlq.jobs.job import JobStopped as JobStopped
-from semel.dlq.jobs.store import NoSuchJob as NoSuchJob
+from semel.dlq.jobs.job_control import JobNotRunning as JobNotRunning
+from semel.dlq.jobs.job_store import NoSuchJob as NoSuchJob
 from semel.dlq.queues import NoSuchQueue as NoSuchQueue
 from semel.dlq.queues import NotDeadLetterQueue as NotDeadLetterQueue
 from semel.dlq.redrive.canary import CanaryFailed as CanaryFailed

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, and moments, for people: the same on pages, in the terminal and on the command line.
+"""Foreign text, moments and counts for people: the same on pages, in the terminal and on the command line.
 
 The rule: no body, key or error reaches a terminal or a page as it is. A control character would move the cursor, a
 direction mark would turn the line around: each is shown as a symbol. JSON is indented and otherwise left alone: its
@@ -45,6 +45,17 @@ def moment(at: float | None) -> str:
         return datetime.fromtimestamp(at if at is not None else math.nan, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return UNKNOWN
+
+
+def count(value: float, thing: str = "") -> str:
+    """`1 message`, `1,204 messages`."""
+    return f"{value:,.0f} {thing if round(value) == 1 else _plural(thing)}".strip()
+
+
+def _plural(thing: str) -> str:
+    if thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u"):
+        return f"{thing[:-1]}ies"
+    return f"{thing}s" if thing else ""
 
 
 def is_json(text: str) -> bool:

@@ -20,7 +20,8 @@ import pytest
 import interrupted
 from doctor import sample
 from semel.broker import EmbeddedBroker
-from semel.cli import doctor_options, main
+from semel.cli import main
+from semel.cli.doctor import options as doctor_options
 from semel.cli.progress import Progress
 from semel.doctor import SAMPLE, diagnosis, rules
 from semel.doctor.errors import DoctorError

@@ -21,8 +21,7 @@ from semel.dashboard.views.doctor import GOOD_FOR, RETRY_AFTER
 from semel.dashboard.views.duplicate_causes import WINDOW, CauseCounter
 from semel.dashboard.views.model import DuplicateCauses
 from semel.doctor.logs.follower import LogFollower
-from semel.doctor.model import Cause
-from semel.doctor.report.words import CAUSES
+from semel.doctor.model import CAUSES, Cause
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 NOW = time.time()

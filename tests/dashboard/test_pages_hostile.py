@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from browsing import Browser
 from dashboard.serving import Shop, Site, shop
-from semel.dashboard.web import text
+from semel.dashboard.web import template_filters
 from semel.messages import dead_letter_attributes as own_attributes
 
 SCRIPT = "<script>document.title = 'owned'; alert(1)</script><img src=x onerror=alert(2)>"
@@ -83,7 +83,7 @@ def test_a_body_of_a_mebibyte_opens_at_once_is_cut_and_can_be_had_whole(
     visit = browser.look(f"{site.url}/queues/orders/messages/{sent}", look)
     place.orders.purge()
     assert visit.complaints == []
-    assert visit.result <= text.MAX_SHOWN
+    assert visit.result <= template_filters.MAX_SHOWN
 
 
 def test_the_body_that_is_handed_out_is_a_file_and_never_a_page(place: Shop, site: Site) -> None:
@@ -117,19 +117,19 @@ def test_a_foreign_name_in_the_address_is_text(site: Site, browser: Browser) -> 
 
 
 def test_json_is_indented_and_nothing_in_it_changes() -> None:
-    shown = text.body('{"a":[1.10,{}],"a":1E5,"b":"x\\ny"}', 30)
+    shown = template_filters.body('{"a":[1.10,{}],"a":1E5,"b":"x\\ny"}', 30)
     assert shown.kind == "json"
     plain = html.unescape(re.sub("<[^>]+>", "", str(shown.html)))
     assert plain == '{\n  "a": [\n    1.10,\n    {}\n  ],\n  "a": 1E5,\n  "b": "x\\ny"\n}'
 
 
 def test_an_unprintable_character_is_shown_as_a_symbol() -> None:
-    assert "U+202E" in text.visible("a\u202eb")
-    assert "␀" in text.visible("a\x00b")
-    assert "U+D800" in text.visible("a\ud800b")
-    assert text.visible("é 漢字 👩‍👩‍👧 \n\t") == "é 漢字 👩‍👩‍👧 \n\t"
+    assert "U+202E" in template_filters.visible("a\u202eb")
+    assert "␀" in template_filters.visible("a\x00b")
+    assert "U+D800" in template_filters.visible("a\ud800b")
+    assert template_filters.visible("é 漢字 👩‍👩‍👧 \n\t") == "é 漢字 👩‍👩‍👧 \n\t"
 
 
 def test_junk_is_recognised_as_no_text() -> None:
-    assert text.body("".join(map(chr, range(32))) * 20, 640).kind == "binary"
-    assert text.body("plain words", 11).kind == "text"
+    assert template_filters.body("".join(map(chr, range(32))) * 20, 640).kind == "binary"
+    assert template_filters.body("plain words", 11).kind == "text"

@@ -17,7 +17,7 @@ from semel.dashboard.views.model import (
     QueueDeliveries,
     QueueRow,
 )
-from semel.dashboard.web import charts, deliveries, operations, queues, text
+from semel.dashboard.web import charts, deliveries, operations, queues, template_filters
 from semel.dashboard.web.charts import Line, Stream
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
@@ -119,11 +119,11 @@ def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> N
 
 def test_times_past_and_to_come() -> None:
     now = 1_000_000.0
-    assert [text.ago(now - passed, now) for passed in (0, 5, 200, 7_200, 200_000)] == [
+    assert [template_filters.ago(now - passed, now) for passed in (0, 5, 200, 7_200, 200_000)] == [
         "now", "5 s ago", "3 min 20 s ago", "2 h ago", "2 d 8 h ago",
     ]  # fmt: skip
-    assert text.ago(now + 30, now) == "in 30 s"
-    assert text.ago(None, now) == "–"
+    assert template_filters.ago(now + 30, now) == "in 30 s"
+    assert template_filters.ago(None, now) == "–"
 
 
 def test_the_deliveries_page_accounts_for_every_delivery() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dashboard.serving import Answer, Shop, Site, shop, until
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.doctor.report.words import number
+from semel.doctor.text_format import number
 
 DEAD = "/dead-letters/orders-dlq"
 

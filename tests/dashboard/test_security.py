@@ -17,8 +17,8 @@ from playwright.sync_api import Page, expect
 
 from browsing import Browser
 from dashboard.serving import Answer, Shop, Site, serving, shop
+from semel.dashboard.auth.access_policy import LIFETIME, MAX_FAILURES, AccessPolicy, Refused
 from semel.dashboard.auth.middleware import MAX_BODY
-from semel.dashboard.auth.policy import LIFETIME, MAX_FAILURES, AccessPolicy, Refused
 from semel.dashboard.views import Settings
 from semel.dlq.audit import Audit
 from semel.errors import StartError

@@ -358,7 +358,7 @@ def test_a_process_that_is_killed_hides_nothing_for_more_than_two_minutes(place:
     assert numbers(claims.claim(1)) == [9]
     for _ in range(3):
         place.clock.advance(70)
-        claims.leases.extend()
+        claims.hidden.extend()
         assert len(place.messages(DLQ, "in_flight")) == 10
     place.clock.advance(121)  # nobody extends them any more
     assert place.messages(DLQ, "in_flight") == []

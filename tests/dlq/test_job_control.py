@@ -21,7 +21,7 @@ from semel.dashboard.services import Services
 from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Question
 from semel.dlq.jobs import Job, Jobs, State
-from semel.dlq.jobs.control import HEARTBEAT_TIMEOUT, JobNotRunning
+from semel.dlq.jobs.job_control import HEARTBEAT_TIMEOUT, JobNotRunning
 from semel.dlq.service import DeadLetterService
 
 MANY = 120
@@ -233,7 +233,7 @@ def test_a_job_of_a_killed_container_is_interrupted_once_its_heartbeat_is_old(
 
 
 def test_a_job_that_waits_goes_on_to_show_that_it_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.dlq.jobs.store.HEARTBEAT", 0.0)
+    monkeypatch.setattr("semel.dlq.jobs.job_store.HEARTBEAT", 0.0)
     now = [1_000.0]
     jobs = Jobs(tmp_path, clock=lambda: now[0])
     job = jobs.start("redrive", "dead", lambda job: job.sleep(600))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from semel.dlq.jobs import MAX_JOBS, Job, Jobs, JobStopped, NoSuchJob, State
-from semel.dlq.jobs.control import ControlFile
+from semel.dlq.jobs.job_control import ControlFile
 from semel.errors import SemelError
 
 

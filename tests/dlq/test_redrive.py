@@ -675,7 +675,7 @@ def test_what_is_held_is_kept_hidden() -> None:
             assert len(claims.claim(10)) == 1
             for _ in range(5):
                 clock.advance(70)
-                claims.leases.extend()
+                claims.hidden.extend()
                 assert len(standard.dead_names("in_flight")) == 2
         assert standard.dead_names("visible") == ["a1", "b1"]
 

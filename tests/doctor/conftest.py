@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from semel.doctor.engine.contract import Engine
 from semel.doctor.engine.duckdb import DuckDBEngine
-from semel.doctor.engine.engine import Engine
 from suite import slow
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from semel.doctor import analysis, sql
 from semel.doctor.analysis import Analysis, analyse
-from semel.doctor.engine.engine import Engine, Row
+from semel.doctor.engine.contract import Engine, Row
 from semel.doctor.logs.discovery import Days, find
 from semel.doctor.logs.mapping import LogMapping, own
 from semel.doctor.model import Behaviour, Quality

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from doctor.stories import START, Event, by_queue, causes, delivery, on_both_engines_at_once, read, success, write
-from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.contract import Engine
 from semel.doctor.logs.mapping import parse
 from semel.doctor.model import Behaviour, Cause
 

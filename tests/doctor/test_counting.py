@@ -12,7 +12,7 @@ from typing import Final
 
 from doctor.random_logs import SECOND, STEPS, random_log
 from doctor.stories import Event, by_queue, causes, read, write
-from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.contract import Engine
 from semel.doctor.model import Cause
 from suite import effort
 

@@ -21,7 +21,7 @@ from doctor.random_logs import SECOND, random_log
 from doctor.stories import START, Event, load, read
 from semel.doctor.analysis import Analysis
 from semel.doctor.engine.choice import choose
-from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.contract import Engine
 from semel.doctor.engine.spark import SparkEngine
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import LineProblem

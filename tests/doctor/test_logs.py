@@ -15,8 +15,8 @@ import pytest
 from pyarrow import parquet
 
 from doctor.stories import events_and_quality
+from semel.doctor.engine.contract import Engine, Row
 from semel.doctor.engine.duckdb import DuckDBEngine
-from semel.doctor.engine.engine import Engine, Row
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
 from semel.doctor.logs import reader, streams

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli.doctor_options import SAMPLE_MAP
+from semel.cli.doctor.options import SAMPLE_MAP
 from semel.doctor import SAMPLE
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.fields import moment
-from semel.doctor.logs.formats import MISSING, Detection, detect
+from semel.doctor.logs.format_detection import MISSING, Detection, detect
 from semel.doctor.logs.mapping import CONSTANTS, DEFAULT_WORDS, LogMapping, own, parse
 from semel.doctor.logs.phrases import event_words, phrase_step
 from semel.telemetry.attempt_log import SPARK_SCHEMA, Step
@@ -396,7 +396,7 @@ def test_sentences_that_vary_are_read_by_a_pattern_and_its_mistakes_are_said() -
 def test_what_a_log_says_cannot_harm_a_terminal() -> None:
     words, pattern, doubts = event_words({"\x1b[2J" + "a" * 200: 1}, ".message")
     assert (words, pattern) == ({}, "")
-    assert doubts == [f'.message has words that are not known, " [2J{"a" * 75}…": say what they mean with --events']
+    assert doubts == [f'.message has words that are not known, "[2J{"a" * 75}…": say what they mean with --events']
 
 
 def test_sentences_of_too_many_kinds_are_read_by_a_pattern_too() -> None:

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from doctor.stories import events_and_quality
 from semel.doctor.diagnosis import Request, diagnose
-from semel.doctor.engine.engine import Engine, Row
+from semel.doctor.engine.contract import Engine, Row
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
 from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, parse

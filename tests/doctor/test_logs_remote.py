@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from doctor.stories import events_and_quality
-from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.contract import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
 from semel.doctor.logs import remote

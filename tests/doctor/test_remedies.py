@@ -9,7 +9,8 @@ import pytest
 
 from doctor.made_up import case, state
 from semel.doctor import remedies
-from semel.doctor.wording import count, listed, share
+from semel.doctor.text_format import listed, share
+from semel.text import count
 
 ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
 

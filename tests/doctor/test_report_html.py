@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 from browsing import Browser
 from doctor import sample
 from semel.doctor.model import Behaviour, Case, Diagnosis, HistogramBar, Point, Series, Window
-from semel.doctor.report import charts, html, svg
+from semel.doctor.report import charts, html_report, svg
 
 ALL: Final[dict[str, Callable[[], Diagnosis]]] = {
     "rich": sample.rich, "healthy": sample.healthy, "empty": sample.empty, "hostile": sample.hostile,
@@ -71,7 +71,7 @@ UNREADABLE: Final = """() => {
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
     for name, make in ALL.items():
-        (folder / f"{name}.html").write_text(html.render(make()), encoding="utf-8")
+        (folder / f"{name}.html").write_text(html_report.render(make()), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in ALL}
 
 
@@ -131,7 +131,7 @@ def test_hostile_text_stays_text(browser: Browser, files: dict[str, Path]) -> No
 
 
 def test_control_and_bidi_characters_do_not_reach_the_page() -> None:
-    assert {char for char in html.render(sample.hostile()) if not char.isprintable()} == {"\n"}
+    assert {char for char in html_report.render(sample.hostile()) if not char.isprintable()} == {"\n"}
 
 
 def test_the_page_lets_no_script_and_no_foreign_style_in(browser: Browser, files: dict[str, Path]) -> None:
@@ -260,12 +260,12 @@ def test_a_line_has_gaps_where_nothing_is_known_and_an_area_below_each_piece() -
 
 def test_words_in_backticks_are_code_and_nothing_else() -> None:
     finding = dataclasses.replace(sample.FINDINGS[0], observed="Run `semel <b>run</b>` now.")
-    drawn = html.render(dataclasses.replace(sample.rich(), findings=(finding,)))
+    drawn = html_report.render(dataclasses.replace(sample.rich(), findings=(finding,)))
     assert "Run <code>semel &lt;b&gt;run&lt;/b&gt;</code> now." in drawn
 
 
 def test_figures_that_are_none_draw_no_nonsense() -> None:
-    drawn = html.render(sample.hostile())
+    drawn = html_report.render(sample.hostile())
     assert not re.search(r'="-?(nan|inf)', drawn)
     odd = behaviour(windows=(Window(0, 1, 1, 1, 0), Window(60, 5, 5, 5, 0)), histogram=(HistogramBar(0, math.inf, 3),))
     assert [chart.title for chart in charts.charts(odd, None, math.inf, None)] == ["Sent, received, deleted"]
@@ -273,5 +273,5 @@ def test_figures_that_are_none_draw_no_nonsense() -> None:
 
 def test_a_hundred_queues_make_a_file_that_can_be_mailed() -> None:
     cases = tuple(dataclasses.replace(sample.orders(), queue=f"orders-{index}") for index in range(100))
-    size = len(html.render(Diagnosis(sample.NOW, (*cases, Case("nothing")), sample.FINDINGS, ())))
+    size = len(html_report.render(Diagnosis(sample.NOW, (*cases, Case("nothing")), sample.FINDINGS, ())))
     assert size < 4_000_000

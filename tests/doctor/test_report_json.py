@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doctor import sample
-from semel.doctor.report import json as report
+from semel.doctor.report import json_report as report
 
 
 def read(text: str) -> dict[str, Any]:

@@ -12,16 +12,16 @@ from rich.cells import cell_len
 
 from doctor import sample
 from semel.doctor.model import Case, Diagnosis, Finding, Quality, Recommendation, Severity
-from semel.doctor.report import changes, text
+from semel.doctor.report import changes, text_report
 from semel.doctor.report.summary import period
-from semel.doctor.report.words import ascii_only, clean, duration, number
+from semel.doctor.text_format import ascii_only, clean, duration, number
 
 ALL = [sample.rich(), sample.healthy(), sample.empty(), sample.hostile()]
 IDS = ["rich", "healthy", "empty", "hostile"]
 
 
 def shown(diagnosis: Diagnosis, *, width: int = 80, colour: bool = False, **more: bool | int | None) -> str:
-    return text.render(diagnosis, width=width, colour=colour, **more)  # type: ignore[arg-type]
+    return text_report.render(diagnosis, width=width, colour=colour, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("diagnosis", ALL, ids=IDS)
@@ -172,11 +172,14 @@ def test_figures_read_as_people_write_them() -> None:
 
 
 def test_a_figure_and_its_unit_stay_on_one_line() -> None:
-    assert text.Printer(40, colour=False).lines(text.sentence(f"{'x' * 37} 41 s at most")) == ["x" * 37, "41 s at most"]
+    assert text_report.Printer(40, colour=False).lines(text_report.sentence(f"{'x' * 37} 41 s at most")) == [
+        "x" * 37,
+        "41 s at most",
+    ]
 
 
 def test_wide_characters_count_twice() -> None:
-    lines = text.Printer(40, colour=False).lines(text.sentence("日本語のキュー" * 10))
+    lines = text_report.Printer(40, colour=False).lines(text_report.sentence("日本語のキュー" * 10))
     assert max(map(cell_len, lines)) == 40
     assert clean("a\x1b[31mb\r\nc\u202ed") == "a [31mb  c d"
 
@@ -205,8 +208,8 @@ from semel.cli import main
 with contextlib.suppress(SystemExit):
     main(["doctor", "--help"])
 from semel.doctor.model import Diagnosis
-from semel.doctor.report import changes, json
-json.render(Diagnosis(0.0, (), (), ()))
+from semel.doctor.report import changes, json_report
+json_report.render(Diagnosis(0.0, (), (), ()))
 sys.exit("rich" in sys.modules or "jinja2" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -26,8 +26,8 @@ import psutil
 
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Client, Entry, Sent
-from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.history_rules import check
 from semel.verify.verdict import FindingKind
 
 QUEUE, DEAD, OUT = "orders", "orders-dead", "out.fifo"

@@ -13,7 +13,7 @@ from semel.telemetry.attempt_log import Step
 from semel.verify import EventKind
 from semel.verify.mapping import FIELDS
 from semel.verify.report import HistoryRequest, verify
-from semel.verify.text import report_text
+from semel.verify.text_report import report_text
 from suite import effort
 
 SETTINGS: Final = settings(

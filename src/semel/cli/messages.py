@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, command_group, option
-from semel.cli.dlq.reading import add_page, show_messages
+from semel.cli.dlq.queries import add_page, show_messages
 from semel.cli.dlq.selection import FILTERS, add_filter
 from semel.cli.progress import Progress
 from semel.cli.service import add_places
@@ -255,7 +255,7 @@ def _send_lines(args: argparse.Namespace, queue: Queue, entry: Callable[[str], E
         file = sys.stdin.buffer if args.lines == "-" else stack.enter_context(_opened(args.lines))
         progress = stack.enter_context(Progress("semel send", quiet=args.quiet or not sys.stderr.isatty()))
         for message in sender.run(file):
-            progress.update(f"{output.counted(sender.sent, 'message')} sent")
+            progress.update(f"{output.count(sender.sent, 'message')} sent")
             if args.output == "json":
                 sent.append(message)
             elif args.output == "jsonl":
@@ -281,10 +281,10 @@ def _report(args: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
     def warn(text: str) -> None:
         print(f"semel: {output.one_line(text)}", file=sys.stderr)
 
-    empty = f"; {output.counted(sender.empty, 'empty line')} skipped" if sender.empty else ""
+    empty = f"; {output.count(sender.empty, 'empty line')} skipped" if sender.empty else ""
     if not sender.failures and sender.stopped is None:
         if not args.quiet:
-            print(f"sent {output.counted(sender.sent, 'message')} to {queue.name}{empty}", file=sys.stderr)
+            print(f"sent {output.count(sender.sent, 'message')} to {queue.name}{empty}", file=sys.stderr)
         return ExitCode.OK
     for line, why in sender.failures[:_SHOWN_FAILURES]:
         warn(f"line {line}: {why}")
@@ -293,7 +293,7 @@ def _report(args: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
     if sender.stopped is not None:
         warn(f"stopped at line {sender.stopped[0]}: {sender.stopped[1]}")
     rest = "" if sender.stopped is None else f"; from line {sender.stopped[0]} on nothing was sent"
-    warn(f"{output.counted(sender.sent, 'message')} sent to {queue.name}, {len(sender.failures):,} failed{rest}{empty}")
+    warn(f"{output.count(sender.sent, 'message')} sent to {queue.name}, {len(sender.failures):,} failed{rest}{empty}")
     parts = [f"{first}p" if first == last else f"{first},{last}p" for first, last in _ranges(sender.failures)]
     if sender.stopped is not None:
         parts.append(f"{sender.stopped[0]},$p")

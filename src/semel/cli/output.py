@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from semel import durations
+from semel.text import count as count
 from semel.text import indented_json, is_json
 from semel.text import moment as moment
 from semel.text import one_line as one_line
@@ -32,11 +33,6 @@ def size(count: int) -> str:
     if count < 1_024:
         return f"{count} B"
     return f"{count / 1_024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 message`, `1,200 messages`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def width() -> int:

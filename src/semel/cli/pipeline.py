@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import confirm, options, output
+from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, Parser, UsageError, command, command_group, option
 from semel.extras import require
 
@@ -221,7 +221,9 @@ def reset(args: argparse.Namespace) -> int:
         refused = plan.plan.loses and not args.accept_loss
         if args.output == "table":
             print("\n".join(plan.as_text()), flush=True)
-        confirmed = args.yes or (args.output == "table" and not refused and confirm.agreed(f"reset {pipeline.name}?"))
+        confirmed = args.yes or (
+            args.output == "table" and not refused and confirmation.agreed(f"reset {pipeline.name}?")
+        )
         done = confirmed and not refused
         if done:
             plan.carry_out()

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from semel.cli import confirm, options, output
+from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, UsageError, command, command_group, option
 from semel.errors import SemelError
 
@@ -92,7 +92,7 @@ def _list(args: argparse.Namespace) -> int:
     output.show(args, summaries, lambda: _table(summaries) if summaries else _none(args.prefix, address))
     unread = [summary for summary in summaries if summary.error]
     if unread and args.output == "table":
-        output.notes(f"{output.counted(len(unread), 'queue')} could not be read; --output json has the errors in full")
+        output.notes(f"{output.count(len(unread), 'queue')} could not be read; --output json has the errors in full")
     return ExitCode.OK
 
 
@@ -282,7 +282,7 @@ def _created_text(summary: QueueSummary, created: Sequence[str], address: str) -
     lines = [f"created {name}" for name in created] or [f"{summary.name} exists with these attributes"]
     if summary.dead_letter_queue:
         lines.append(
-            f"messages go to {summary.dead_letter_queue} after {output.counted(summary.max_receives or 0, 'receive')}"
+            f"messages go to {summary.dead_letter_queue} after {output.count(summary.max_receives or 0, 'receive')}"
         )
     return "\n".join([*lines, f"  at {address}"])
 
@@ -418,18 +418,18 @@ def _add_removals(actions: Any) -> None:
 
 def _remove(args: argparse.Namespace) -> int:
     action = args.action
-    confirm.check_terminal(args, action)
+    confirmation.check_terminal(args, action)
     with options.client(args) as client:
         queue = client.queue(args.queue)
         summary, _ = _read(queue)
-        messages = output.counted(summary.depth, "message")
+        messages = output.count(summary.depth, "message")
         what = (
             f"delete all {messages} of {summary.name}" if action == "purge" else f"delete {summary.name} and {messages}"
         )
         print(f"{what}: {summary.counts}\n  at {_address(client, queue)}", file=sys.stderr)
         if summary.sources:
             print(f"  it is the dead-letter queue of {', '.join(summary.sources)}", file=sys.stderr)
-        if not args.yes and not confirm.typed(summary.name, action + " it"):
+        if not args.yes and not confirmation.typed(summary.name, action + " it"):
             return ExitCode.FAILED
         with _audited(f"{action} queue", summary.name) as ending:
             ending.count = summary.depth

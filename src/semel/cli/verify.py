@@ -118,7 +118,7 @@ def _read_so_far(lines: int, percent: int | None) -> str:
 
 def _show(args: argparse.Namespace, report: HistoryReport) -> None:
     if args.output == "table":
-        from semel.verify.text import report_text
+        from semel.verify.text_report import report_text
 
         print(report_text(report, limit=args.limit, width=output.width()))
         return

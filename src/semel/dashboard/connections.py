@@ -44,8 +44,8 @@ class Connection(HttpToolsProtocol):
 
     limits: Limits
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._quiet_since = monotonic()
         self._request_since: float | None = None  # of a request that has not arrived as a whole
         self._has_asked = False
@@ -142,8 +142,8 @@ class Connection(HttpToolsProtocol):
         return (self._has_asked, self._quiet_since) if self._is_idle else None
 
     def _make_room(self) -> None:
-        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
-        ranked = [(*rank, id(one), one) for one in others if (rank := one.expendable()) is not None]
+        others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
+        ranked = [(*rank, id(other), other) for other in others if (rank := other.expendable()) is not None]
         for *_, connection in heapq.nsmallest(max(1, self.limits.connections // 16), ranked):
             self.connections.discard(connection)
             connection.transport.abort()

@@ -12,10 +12,10 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from semel.dashboard import api, errors, web
+from semel.dashboard import api, error_responses, web
+from semel.dashboard.auth.access_policy import AccessPolicy, Refused
 from semel.dashboard.auth.middleware import AuthMiddleware, is_page, logged_in, login_address, own_page
-from semel.dashboard.auth.policy import AccessPolicy, Refused
-from semel.dashboard.errors import ErrorAnswer
+from semel.dashboard.error_responses import ErrorAnswer
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
 from semel.dashboard.views import NotThere
@@ -76,12 +76,12 @@ def build(
     def refusal(scope: Scope, refused: Refused) -> Response:
         if refused.status == 401 and is_page(scope):  # a wrong token
             return pages.redirect(login_address(scope), Notice(login_problem(refused), "bad"))
-        return respond(Request(scope), errors.of(refused))
+        return respond(Request(scope), error_responses.of(refused))
 
     def counts() -> bool:
         return not services.inspector.is_ours
 
-    errors.handle(app, respond)
+    error_responses.handle(app, respond)
     app.add_middleware(AuthMiddleware, policy=policy, refusal=refusal, counts=counts)
     return app
 
@@ -130,8 +130,8 @@ def _report(services: Services) -> APIRouter:
         diagnosis = services.inspector.doctor_job.diagnosis
         if diagnosis is None:
             raise NotThere("there is no report yet", "start an examination on the doctor's page")
-        from semel.doctor.report import html
+        from semel.doctor.report import html_report
 
-        return HTMLResponse(html.render(diagnosis), headers={"content-security-policy": html.POLICY})
+        return HTMLResponse(html_report.render(diagnosis), headers={"content-security-policy": html_report.POLICY})
 
     return router

@@ -14,6 +14,7 @@ from typing import Any, Final
 from semel.dlq import fingerprints
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client.messages import Attribute, Received
+from semel.text import count
 
 PREVIEW: Final = 200  # characters of a body
 MAX_GROUPS: Final = 1_000
@@ -165,8 +166,8 @@ class ReceiveCost:
     def __str__(self) -> str:
         if not self.receives:
             return ""
-        text = f"{_many(self.receives, 'receive')}; the receive count of {_many(self.messages, 'message')} went up by 1"
-        late = f"; {_many(self.kept_back, 'message')} will be visible again within seconds"
+        text = f"{count(self.receives, 'receive')}; the receive count of {count(self.messages, 'message')} went up by 1"
+        late = f"; {count(self.kept_back, 'message')} will be visible again within seconds"
         return text + late if self.kept_back else text
 
 
@@ -352,7 +353,3 @@ def attributes_as_json(attributes: Mapping[str, Attribute]) -> dict[str, dict[st
         else {"type": attribute.type, "value": attribute.value}
         for name, attribute in attributes.items()
     }
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

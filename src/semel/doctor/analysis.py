@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from semel.doctor import sql
 from semel.doctor.distributions import bars, times
-from semel.doctor.engine.engine import Engine, Row
+from semel.doctor.engine.contract import Engine, Row
 from semel.doctor.events import FLAGS, MICROSECONDS, STEPS
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.model import (
@@ -320,7 +320,7 @@ def _by_weight(
         unlogged = row["cause"] == sql.UNLOGGED
         cause = (Cause.CRASH if died else Cause.UNKNOWN) if unlogged else sql.CAUSE_OF[row["cause"]]
         before = summaries.get(cause, CauseSummary(cause, 0, 0, 0.0))
-        shown = tuple(replace(one, cause=cause) for one in examples.get((row["queue_id"], row["cause"]), ()))
+        shown = tuple(replace(example, cause=cause) for example in examples.get((row["queue_id"], row["cause"]), ()))
         summaries[cause] = CauseSummary(
             cause,
             before.duplicates + row["duplicates"],
@@ -346,7 +346,7 @@ def _with_replays(
         if behaviour.hold is not None and not behaviour.has_heartbeat:
             candidates = {float(seconds) for seconds in (*_usual(behaviour), *timeouts(behaviour))}
             tried[behaviour.queue] = sorted(seconds for seconds in candidates if 0 < seconds <= LONGEST_TIMEOUT)
-    rows = [(queue_ids[queue], _microseconds(seconds)) for queue, some in tried.items() for seconds in some]
+    rows = [(queue_ids[queue], _microseconds(seconds)) for queue, candidates in tried.items() for seconds in candidates]
     if not rows:
         return behaviours
     engine.values("tried_timeouts", {"queue_id": "BIGINT", "timeout": "BIGINT"}, rows)

@@ -20,12 +20,12 @@ from semel.doctor.alarms import alarms
 from semel.doctor.analysis import Analysis, analyse
 from semel.doctor.engine import choice
 from semel.doctor.engine.choice import Choice, EngineName
-from semel.doctor.engine.engine import Engine
+from semel.doctor.engine.contract import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import ledger, metrics, queues
-from semel.doctor.logs import formats, unusable
+from semel.doctor.logs import format_detection, unusable_logs
 from semel.doctor.logs.discovery import Days, LogFile, LogFiles, find, is_local, local_path
-from semel.doctor.logs.formats import Detection
+from semel.doctor.logs.format_detection import Detection
 from semel.doctor.logs.mapping import LogMapping, own, parse
 from semel.doctor.model import Behaviour, Case, Diagnosis, LedgerState, QueueState, Series
 from semel.errors import SemelError
@@ -130,7 +130,7 @@ def watch(
                     note = f"queues, metrics and ledger are as of an earlier look: {error}"
                     current = replace(context, notes=(*context.notes, note))
                 analysis = _analyse(engine, follower.mapping, follower.names, request, current, lambda _: None)
-                quality = replace(analysis.quality, files=len(follower.found.files), unreadable=follower.problems())
+                quality = replace(analysis.quality, files=len(follower.logs.files), unreadable=follower.problems())
                 on_diagnosis(_diagnosis(request, chosen, current, replace(analysis, quality=quality), clock()))
                 pause = max(0.0, start + interval - time.monotonic())
             else:
@@ -147,12 +147,12 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
         if is_local(path) and not Path(local_path(path)).exists():
             raise DoctorError(f"--log {path}: no such folder; --watch follows one that is there, empty or not")
     try:
-        found = find(request.logs, any_name=request.mapping is not None, open_files=True)
+        logs = find(request.logs, any_name=request.mapping is not None, open_files=True)
     except DoctorError:
-        found = LogFiles()
-    if request.mapping is None and not first_records(connection, found.files):
+        logs = LogFiles()
+    if request.mapping is None and not first_records(connection, logs.files):
         return None
-    mapping, _ = _mapping(request, connection, found.files, context)
+    mapping, _ = _mapping(request, connection, logs.files, context)
     return mapping
 
 
@@ -162,23 +162,23 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
 def _analysed(request: Request, context: _Context, on_progress: OnProgress) -> tuple[Analysis, Choice, tuple[str, ...]]:
     require("reading logs", "duckdb", extra="doctor")
     on_progress("finding the logs")
-    found = find(request.logs, any_name=request.mapping is not None, days=Days.of(request.since, request.until))
-    chosen = choice.choose(request.engine, request.master, found.files)
+    logs = find(request.logs, any_name=request.mapping is not None, days=Days.of(request.since, request.until))
+    chosen = choice.choose(request.engine, request.master, logs.files)
     on_progress(f"starting {chosen}")
-    progress = _Progress(sum(file.size for file in found.files), on_progress)
+    progress = _Progress(sum(file.size for file in logs.files), on_progress)
     with _engine(request, chosen, progress) as engine:
         from semel.doctor.logs.database import connect
 
         with closing(connect()) as connection:
-            mapping, log_fields = _mapping(request, connection, found.files, context)
+            mapping, log_fields = _mapping(request, connection, logs.files, context)
         on_progress("reading the logs")
-        problems = engine.read(found.files, mapping, request.since, request.until)
-        names = [file.address for file in found.files]
+        problems = engine.read(logs.files, mapping, request.since, request.until)
+        names = [file.address for file in logs.files]
         analysis = _analyse(engine, mapping, names, request, context, on_progress)
-    unreadable = tuple(sorted((*found.unreadable, *problems)))
-    quality = replace(analysis.quality, files=len(found.files), unreadable=unreadable)
+    unreadable = tuple(sorted((*logs.unreadable, *problems)))
+    quality = replace(analysis.quality, files=len(logs.files), unreadable=unreadable)
     if not quality.events:
-        unusable.refuse(request.logs, quality, mapping)
+        unusable_logs.refuse(request.logs, quality, mapping)
     return replace(analysis, quality=quality), chosen, log_fields
 
 
@@ -192,7 +192,7 @@ def _mapping(
     if request.mapping is not None:
         mapping = parse(request.mapping, request.words)
     elif records := first_records(connection, files):
-        detection = formats.detect(records)
+        detection = format_detection.detect(records)
         mapping, log_fields = detection.mapping, _described(detection)
     else:
         mapping = own()

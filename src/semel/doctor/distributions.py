@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from semel.doctor.engine.engine import Row
+from semel.doctor.engine.contract import Row
 from semel.doctor.events import MICROSECONDS
 from semel.doctor.model import HistogramBar, Times
 

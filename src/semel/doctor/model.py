@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 
 class Severity(enum.IntEnum):
@@ -34,6 +35,18 @@ class Cause(enum.StrEnum):
     REDRIVE = "redrive"  # the same, after the earlier message had failed
     CONCURRENT = "concurrent"  # SQS handed it out twice while it was hidden
     UNKNOWN = "unknown"  # SQS counts an earlier delivery that these logs cannot hold
+
+
+# In a table, and in a sentence.
+CAUSES: Final = {
+    Cause.VISIBILITY: ("visibility timeout expired", "it was still being processed when its visibility timeout ended"),
+    Cause.CRASH: ("worker stopped", "its worker stopped without recording an outcome"),
+    Cause.LOST_DELETE: ("delete was lost", "its outcome was recorded, and SQS delivered it again"),
+    Cause.PRODUCER: ("sent twice", "the producer sent the same key in another message"),
+    Cause.REDRIVE: ("redriven", "the same key came in another message after the first had failed"),
+    Cause.CONCURRENT: ("delivered twice by SQS", "SQS delivered it again while it was hidden"),
+    Cause.UNKNOWN: ("not in these logs", "SQS counts an earlier delivery that these logs do not hold"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from semel.errors import InvalidRequest
 
 Path = tuple[str | int, ...]
+T = TypeVar("T")
 
 
 class MappingError(InvalidRequest):
@@ -85,6 +86,31 @@ def parse_path(name: str, text: str) -> Path:
     if not path or isinstance(path[0], int):
         raise MappingError(f"--map {name}={text}: a line is an object; name a field of it, as in {name}=.field")
     return tuple(path)
+
+
+def path_or_constant(name: str, value: str, *, constant: bool) -> Path | str:
+    """Where a field is; or, where a `constant` may be given as it is, that."""
+    if value.startswith((".", "$", "[")):
+        return parse_path(name, value)
+    if constant and (text := unquoted(name, value)):
+        return text
+    raise MappingError(f"--map {name}={value}: a path begins with a dot, as in {name}=.{value or 'field'}")
+
+
+def parse_words(text: str, meanings: Mapping[str, T], names: Collection[str], kind: str) -> dict[str, T]:
+    """What each word of `--events` means; `names` are offered if one is not known."""
+    chosen: dict[str, T] = {}
+    for name, value in pairs("--events", text):
+        if name not in meanings:
+            every = ", ".join(names)
+            raise MappingError(f"--events {name}=…: no such {kind}{near(name, names)}; there are {every}")
+        words = [plain(word) for word in value.strip("\"'").split("|")]
+        if not all(words):
+            raise MappingError(f"--events {name}={value}: give words, as in {name}=charged|shipped")
+        for word in words:
+            if chosen.setdefault(word, meanings[name]) is not meanings[name]:
+                raise MappingError(f"--events: {word} cannot be both {chosen[word]} and {meanings[name]}")
+    return chosen
 
 
 def written(path: Path) -> str:

@@ -21,9 +21,9 @@ from semel.telemetry.field_mapping import (
     as_text,
     near,
     pairs,
-    parse_path,
+    parse_words,
+    path_or_constant,
     plain,
-    unquoted,
     value_at,
 )
 from semel.verify.history import EventKind, HistoryEvent
@@ -106,7 +106,8 @@ def own() -> HistoryMapping:
 
 def parse(fields: str | None, words: str | None = None) -> HistoryMapping:
     """What the options say. MappingError names the option, what it does not understand, and what it would."""
-    known = parse_words(words or "")
+    kinds = {kind.value: kind for kind in EventKind}
+    known = {**DEFAULT_WORDS, **parse_words(words or "", kinds, tuple(kinds), "event")}
     if fields is None:
         return HistoryMapping(own().paths, words=known)
     paths: dict[str, Path] = {}
@@ -118,33 +119,16 @@ def parse(fields: str | None, words: str | None = None) -> HistoryMapping:
             raise MappingError(f"--map {mapped}=…: no such field{near(mapped, FIELDS)}; there are {every}")
         if name in paths or name in constants:
             raise MappingError(f"--map {mapped}=…: given twice")
-        if value.startswith((".", "$", "[")):
-            paths[name] = parse_path(mapped, value)
-        elif name in _CONSTANTS and (constant := unquoted(mapped, value)):
-            constants[name] = constant
+        if isinstance(place := path_or_constant(mapped, value, constant=name in _CONSTANTS), str):
+            constants[name] = place
         else:
-            raise MappingError(f"--map {mapped}={value}: a path begins with a dot, as in {mapped}=.{value or 'field'}")
+            paths[name] = place
     if "id" not in paths and "key" not in paths:
         raise MappingError("--map: id=.path or key=.path is missing: what says which message a line is about")
     word = constants.get("event")
     if word is not None and word not in known and plain(word) not in known:
         raise MappingError(f"--map event={word}: no such event; there are {', '.join(EventKind)}")
     return HistoryMapping(paths, constants, known)
-
-
-def parse_words(text: str) -> dict[str, EventKind]:
-    """The usual words and those of `--events`, which win."""
-    chosen: dict[str, EventKind] = {}
-    for name, value in pairs("--events", text):
-        if name not in tuple(EventKind):
-            every = ", ".join(EventKind)
-            raise MappingError(f"--events {name}=…: no such event{near(name, tuple(EventKind))}; there are {every}")
-        for word in value.strip("\"'").split("|"):
-            if not plain(word):
-                raise MappingError(f"--events {name}={value}: give words, as in {name}=charged|shipped")
-            if chosen.setdefault(plain(word), EventKind(name)) != name:
-                raise MappingError(f"--events: {plain(word)} cannot be both {chosen[plain(word)]} and {name}")
-    return {**DEFAULT_WORDS, **chosen}
 
 
 # Semel's attempt log. It has no sends: what the outbox sent is not all that was sent.

@@ -9,9 +9,9 @@ from typing import Any
 
 from semel.telemetry.field_mapping import written
 from semel.verify import mapping
-from semel.verify.check import DeleteAfter, Effects, check
 from semel.verify.file_parser import HistoryError
 from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.history_rules import DeleteAfter, Effects, check
 from semel.verify.mapping import HistoryMapping
 from semel.verify.merge import OutOfOrder, Source, in_order, sorted_events
 from semel.verify.readers import BrokenLine, FileReport, HistoryReader, find_files

@@ -18,7 +18,7 @@ from semel.dlq.audit import FILE as AUDIT_FILE
 from semel.dlq.audit import Audit, AuditEntry
 from semel.dlq.filter.parser import FilterError, parse
 from semel.dlq.jobs import Jobs
-from semel.dlq.jobs.control import ACTIONS, ControlFile
+from semel.dlq.jobs.job_control import ACTIONS, ControlFile
 from semel.dlq.messages import DeadLetterMessage, as_json
 from semel.dlq.snapshots import SnapshotError
 from semel.sqs.client.messages import Attribute

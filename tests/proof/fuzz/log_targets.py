@@ -15,7 +15,7 @@ from fuzz.damage import damaged
 from fuzz.scratch import FOLDER
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import metrics
-from semel.doctor.logs import formats, mapping
+from semel.doctor.logs import format_detection, mapping
 from semel.doctor.logs.database import connect
 from semel.doctor.logs.discovery import Kind, LogFile
 from semel.doctor.logs.mapping import LogMapping
@@ -99,7 +99,7 @@ def fuzz_foreign_log(data: bytes) -> None:
     path.write_bytes(content)
     records = first_records(_database(), [LogFile(str(path), kind, len(content), str(path))])
     try:
-        detection = formats.detect(records)
+        detection = format_detection.detect(records)
     except DoctorError:  # with a mapping that a user gives, it is read all the same
         _rows(content, kind, mapping.parse("id=.id,time=.ts,event=.event,records=.entries"), suffix)
         return

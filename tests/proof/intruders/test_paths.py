@@ -17,7 +17,7 @@ from intruders.wire import ask, get
 from semel import dashboard_token
 from semel.dlq import snapshots
 from semel.dlq.jobs import Jobs
-from semel.dlq.jobs.store import NoSuchJob
+from semel.dlq.jobs.job_store import NoSuchJob
 from semel.errors import SemelError
 from semel.telemetry import worker_registry
 from suite import slow

@@ -11,8 +11,8 @@ from process_crashes.evidence import Evidence, Turn
 from process_crashes.settings import ledger_key
 from semel import Ledger
 from semel.ledger.contract import Entry, Status
-from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.history_rules import check
 from semel.verify.verdict import Verdict
 
 _ROUNDING: Final = 0.002  # seconds; Redis counts milliseconds

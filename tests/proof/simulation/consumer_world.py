@@ -23,8 +23,8 @@ from semel.ledger.sqlite.schema import Connection
 from semel.messages.keys import scoped
 from semel.sqs import Queue
 from semel.sqs.errors import SqsError
-from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.history_rules import check
 from simulation.broker import ACCOUNT, SimulatedBroker, url
 from simulation.choices import Choices
 from simulation.consumer_plan import LEASE, drawn_plan

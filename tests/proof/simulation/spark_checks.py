@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from semel.ledger.contract import Status
 from semel.spark.segments import codec
 from semel.spark.segments.model import folder
-from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.history_rules import check
 from semel.verify.verdict import FindingKind
 from simulation.spark_store import SEGMENTS, SparkProcess
 

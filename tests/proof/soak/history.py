@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from semel.verify.check import check
 from semel.verify.history import EventKind, HistoryEvent
+from semel.verify.history_rules import check
 from soak.app import QUEUE
 from soak.effects import RECORD, Records
 

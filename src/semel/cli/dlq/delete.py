@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import confirm, options, output
+from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.dlq import selection
-from semel.cli.dlq.reading import group_table
+from semel.cli.dlq.queries import group_table
 from semel.cli.job_display import finish
 from semel.cli.service import add_places, open_service
 
@@ -66,7 +66,7 @@ def _file(name: str) -> Path:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    confirm.check_terminal(args, "delete")
+    confirmation.check_terminal(args, "delete")
     selected = selection.selection(args) | {"receive": args.receive}
     with open_service(args) as service:
         info = selection.dead_letter_queue(service, args)
@@ -82,12 +82,12 @@ def _delete(args: argparse.Namespace) -> int:
                 which = (
                     selection.described(info, args)
                     if impact is None
-                    else f"{output.counted(impact.count, 'message')} in {info.name}"
+                    else f"{output.count(impact.count, 'message')} in {info.name}"
                 )
                 print(f"delete {output.one_line(which)}\n  at {address}", file=sys.stderr)
         else:
             _show_impact(impact, info, address)
-            if not confirm.typed(info.name, "delete them"):
+            if not confirmation.typed(info.name, "delete them"):
                 return ExitCode.FAILED
         shown = None if impact is None else impact.shown
         job = service.delete(args.queue, snapshot=args.snapshot, shown=shown, any_queue=args.any_queue, **selected)
@@ -103,7 +103,7 @@ def _show_impact(impact: Impact, info: DeadLetterQueue, address: str) -> None:
     if len(impact.groups) > _GROUPS:
         print(f"and {len(impact.groups) - _GROUPS} more errors")
     oldest, newest = (output.duration(now - (at or now)) for at in (impact.oldest, impact.newest))
-    print(f"\ndelete {output.counted(impact.count, 'message')} in {info.name}, {newest} to {oldest} old")
+    print(f"\ndelete {output.count(impact.count, 'message')} in {info.name}, {newest} to {oldest} old")
     print(f"  at {address}")
     if not impact.complete:
         print("  not all messages of the queue could be read: those that were not stay")
@@ -135,7 +135,7 @@ def _restore(args: argparse.Namespace) -> int:
     with open_service(args) as service:
         if not args.quiet:
             for name, count in _queues_in(path, args.to or "").items():
-                print(f"restore {output.counted(count, 'message')} into {output.one_line(name)}", file=sys.stderr)
+                print(f"restore {output.count(count, 'message')} into {output.one_line(name)}", file=sys.stderr)
                 print(f"  at {service.address(service.queue(name))}", file=sys.stderr)
         return finish(service, service.restore(path, args.to or ""), args)
 

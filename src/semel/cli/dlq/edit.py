@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.cli import confirm, options, output
+from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.dlq import selection
 from semel.cli.service import add_places, open_service
@@ -57,7 +57,7 @@ def _edit(args: argparse.Namespace) -> int:
     from semel.dlq.edit import Key
 
     key: str | Key = Key.KEEP if args.new_key is None else Key.NEW if args.new_key == "auto" else args.new_key
-    confirm.check_terminal(args, "send")
+    confirmation.check_terminal(args, "send")
     with _Draft(args) as draft, open_service(args) as service:
         info = selection.dead_letter_queue(service, args)
         message = service.message(args.queue, args.id, receive=args.receive)
@@ -70,7 +70,7 @@ def _edit(args: argparse.Namespace) -> int:
             target = output.one_line(to or message.source or "its source queue")
             print(f"changed: {', '.join(wanted.changed) or 'nothing'}; key: {output.one_line(_key_text(message, key))}")
             print(f"send 1 message to {target}, and delete it from {info.name}\n  at {service.address(info)}")
-            if not confirm.agreed(f"Send it to {target}?"):
+            if not confirmation.agreed(f"Send it to {target}?"):
                 print("nothing was sent")
                 return ExitCode.FAILED
         resent = service.resend(
@@ -176,7 +176,7 @@ def _edited(message: DeadLetterMessage, key: str | Key, args: argparse.Namespace
             return read_document(path.read_text(encoding="utf-8"), message, key, to)
         except (EditError, UnicodeDecodeError) as error:
             again = sys.stdin.isatty() and not args.yes
-            if not again or not confirm.agreed(f"{output.one_line(str(error))}\nOpen the editor again?"):
+            if not again or not confirmation.agreed(f"{output.one_line(str(error))}\nOpen the editor again?"):
                 raise EditError(f"message {message.id}: {error}; nothing was sent") from None
 
 

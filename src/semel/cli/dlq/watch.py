@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, option
-from semel.cli.dlq.reading import sampled
+from semel.cli.dlq.queries import sampled
 from semel.cli.service import add_places, open_service
 from semel.errors import SemelError
 from semel.signals import OnSignals
@@ -134,9 +134,9 @@ def _again(service: Service, args: argparse.Namespace) -> list[DeadLetterQueue]:
 def _begin(args: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None:
     if args.once or args.output != "table":
         return
-    depth = output.counted(sum(info.depth for info in queues), "message")
+    depth = output.count(sum(info.depth for info in queues), "message")
     every = output.duration(args.interval)
-    print(f"watching {output.counted(len(queues), 'queue')} with {depth}, every {every}", file=sys.stderr)
+    print(f"watching {output.count(len(queues), 'queue')} with {depth}, every {every}", file=sys.stderr)
     unknown = [info.name for info in queues if info.depth and info.first_expires is None]
     if unknown:
         output.notes(

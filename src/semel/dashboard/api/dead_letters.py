@@ -130,12 +130,12 @@ def routes(services: Services) -> APIRouter:
         openapi_extra={"requestBody": _PLAN},
     )
     def redrive(
-        request: Request, queue: str, given: Annotated[dict[str, Any], Body()], receive: Receive = False
+        request: Request, queue: str, fields: Annotated[dict[str, Any], Body()], receive: Receive = False
     ) -> Response:
         """The fields are those of `semel dlq redrive --help`."""
-        if "queue" in given:
+        if "queue" in fields:
             raise DashboardError(f"the body names a queue, and the address names {queue}", "leave `queue` out")
-        content = {name: value for name, value in given.items() if value is not None}
+        content = {name: value for name, value in fields.items() if value is not None}
         plan = RedrivePlan.from_json({**content, "queue": queue})
         Selection.of(content.get("where"), content.get("ids"), plan.all)
         service.queue(queue)
@@ -144,21 +144,21 @@ def routes(services: Services) -> APIRouter:
         return job_answer(job, 202)
 
     @router.post("/dead-letters/{queue}/delete", summary="Delete messages", response_model=JobSchema, status_code=202)
-    def delete(request: Request, queue: str, given: DeleteRequest, receive: Receive = False) -> Response:
+    def delete(request: Request, queue: str, deletion: DeleteRequest, receive: Receive = False) -> Response:
         """Each is deleted only after it was written to a snapshot, whose path is in the job's result."""
-        Selection.of(given.where, given.ids, given.all)
-        if given.shown is None and given.ids is None:
+        Selection.of(deletion.where, deletion.ids, deletion.all)
+        if deletion.shown is None and deletion.ids is None:
             raise SelectionError(
                 f"a delete says which messages were shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
             )
         service.queue(queue)
         job = acting(request).delete(
             queue,
-            given.where,
-            ids=given.ids,
-            all=given.all,
-            shown=given.shown,
-            any_queue=given.any_queue,
+            deletion.where,
+            ids=deletion.ids,
+            all=deletion.all,
+            shown=deletion.shown,
+            any_queue=deletion.any_queue,
             receive=receive,
         )
         inspector.changed(queue)
@@ -191,18 +191,18 @@ def routes(services: Services) -> APIRouter:
     @router.post(
         "/dead-letters/{queue}/messages/{id}/resend", summary="Send one message, edited or not", response_model=Resent
     )
-    def resend(request: Request, queue: str, id: str, given: ResendRequest, receive: Receive = False) -> Response:
+    def resend(request: Request, queue: str, id: str, message: ResendRequest, receive: Receive = False) -> Response:
         sent = acting(request).resend(
             queue,
             id,
-            body=given.body,
+            body=message.body,
             attributes=None
-            if given.attributes is None
-            else {name: attribute(name, content) for name, content in given.attributes.items()},
-            group=given.group,
-            key=Key.KEEP if given.new_key is None else Key.NEW if given.new_key == "auto" else given.new_key,
-            to=given.to,
-            any_queue=given.any_queue,
+            if message.attributes is None
+            else {name: attribute(name, content) for name, content in message.attributes.items()},
+            group=message.group,
+            key=Key.KEEP if message.new_key is None else Key.NEW if message.new_key == "auto" else message.new_key,
+            to=message.to,
+            any_queue=message.any_queue,
             receive=receive,
         )
         inspector.changed(queue)

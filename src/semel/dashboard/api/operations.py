@@ -87,8 +87,8 @@ def routes(services: Services) -> APIRouter:
     @router.post(
         "/workers/{id}/control", tags=["Workers"], summary="Pause, resume, scale or stop a worker", response_model=Done
     )
-    def control(request: Request, id: str, given: WorkerRequest) -> Response:
-        return answer({"done": services.control(viewer(request), id, given.action, given.queue, given.value)})
+    def control(request: Request, id: str, command: WorkerRequest) -> Response:
+        return answer({"done": services.control(viewer(request), id, command.action, command.queue, command.value)})
 
     @router.get("/doctor", tags=["Doctor"], summary="The last diagnosis", response_model=_DOCTOR)
     def doctor() -> Response:
@@ -109,7 +109,7 @@ def routes(services: Services) -> APIRouter:
     @router.post(
         "/annotations", tags=["Audit"], summary="Add an annotation, such as a deploy", response_model=Annotation
     )
-    def annotate(request: Request, given: AnnotationRequest) -> Response:
-        return answer(service.by(viewer(request).name).annotate(given.text))
+    def annotate(request: Request, annotation: AnnotationRequest) -> Response:
+        return answer(service.by(viewer(request).name).annotate(annotation.text))
 
     return router

@@ -77,15 +77,15 @@ def routes(services: Services) -> APIRouter:
         )
 
     @router.post("/queues/{queue}/messages", tags=["Messages"], summary="Send a message", response_model=Sent)
-    def send(request: Request, queue: str, given: MessageRequest) -> Response:
+    def send(request: Request, queue: str, message: MessageRequest) -> Response:
         id = services.send(
             viewer(request),
             queue,
-            given.body,
-            attributes={name: attribute(name, content) for name, content in given.attributes.items()},
-            delay=given.delay,
-            group=given.group,
-            dedup=given.dedup,
+            message.body,
+            attributes={name: attribute(name, content) for name, content in message.attributes.items()},
+            delay=message.delay,
+            group=message.group,
+            dedup=message.dedup,
         )
         return answer({"id": id})
 
@@ -105,8 +105,8 @@ def routes(services: Services) -> APIRouter:
         return answer(inspector.broker.faults(queue))
 
     @router.put("/queues/{queue}/faults", tags=["Queues"], summary="Set a fault", response_model=tuple[Fault, ...])
-    def set_fault(request: Request, queue: str, given: FaultRequest) -> Response:
-        return answer(services.set_fault(viewer(request), given.kind, given.rate, queue, given.milliseconds))
+    def set_fault(request: Request, queue: str, fault: FaultRequest) -> Response:
+        return answer(services.set_fault(viewer(request), fault.kind, fault.rate, queue, fault.milliseconds))
 
     @router.delete("/queues/{queue}/faults", tags=["Queues"], summary="Clear faults", response_model=tuple[Fault, ...])
     def clear_faults(request: Request, queue: str, kind: str | None = None) -> Response:
@@ -128,13 +128,13 @@ def routes(services: Services) -> APIRouter:
     return router
 
 
-def attribute(name: str, given: AttributeSchema) -> Attribute:
-    if given.base64 is None:
-        if given.value is None:
+def attribute(name: str, content: AttributeSchema) -> Attribute:
+    if content.base64 is None:
+        if content.value is None:
             raise DashboardError(f"attribute {name} has no value", "give it a value, or base64 if it is binary")
-        return Attribute(given.type, given.value)
+        return Attribute(content.type, content.value)
     try:
-        value = base64.b64decode(given.base64, validate=True)
+        value = base64.b64decode(content.base64, validate=True)
     except (binascii.Error, ValueError):
         raise DashboardError(f"attribute {name}: its base64 cannot be decoded", "encode its bytes again") from None
-    return Attribute("Binary" if given.type == "String" else given.type, value)
+    return Attribute("Binary" if content.type == "String" else content.type, value)

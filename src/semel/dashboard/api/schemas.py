@@ -19,7 +19,7 @@ from semel.dlq.jobs import Counts, Job, Line
 from semel.dlq.messages import DeadLetterMessage, MessagePage, as_json
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.doctor.model import Finding, Recommendation
-from semel.doctor.report.json import value as doctor_json
+from semel.doctor.report.json_report import value as doctor_json
 
 
 class Problem(BaseModel):

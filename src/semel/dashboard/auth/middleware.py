@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from semel.dashboard.auth.policy import SAFE, AccessPolicy, Caller, Refused
+from semel.dashboard.auth.access_policy import SAFE, AccessPolicy, Caller, Refused
 from semel.errors import SemelError
 
 MAX_BODY: Final = 8 * 1024 * 1024  # a message of a mebibyte, as JSON escapes or a form writes it

@@ -13,9 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
 from semel.dlq.redrive.plan import CANARY_MOST, PlanError, RedrivePlan
-from semel.doctor.wording import count
 from semel.errors import SemelError
-from semel.text import printable
+from semel.text import count, printable
 
 KEYS: Final = (
     ("1 2 3 4", "queues, dead-letter queues, workers, jobs"),

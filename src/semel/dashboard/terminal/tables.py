@@ -22,8 +22,7 @@ from semel.dashboard.terminal.dialogs import RedriveSelection
 from semel.dashboard.views.model import DeadLetterPage, WorkerQueue, WorkerRow
 from semel.dlq.jobs import Job
 from semel.dlq.queues import address
-from semel.doctor.wording import count
-from semel.text import printable
+from semel.text import count, printable
 
 MAX_ROWS: Final = 1_000
 

@@ -14,7 +14,7 @@ from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views.model import WORST_FIRST, AlarmState, Level, Series
 from semel.doctor.alarms.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
 from semel.doctor.model import Case, DeadLetters, QueueState
-from semel.doctor.wording import count
+from semel.text import count
 
 _LATE: Final = 0.8  # of the retention: the oldest message is lost soon
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.dashboard.views.model import CauseRow, DuplicateCauses
 from semel.doctor.logs.discovery import PARQUET, Days, hidden, is_local, local_path
-from semel.doctor.report.words import CAUSES
+from semel.doctor.model import CAUSES
 from semel.errors import SemelError
 from semel.extras import require
 

@@ -8,8 +8,8 @@ from semel import durations
 from semel.dashboard.sources.facts import QueueFacts
 from semel.dashboard.views.model import InProgress, LedgerEntry
 from semel.dlq.messages import DeadLetterMessage
-from semel.doctor.wording import count
 from semel.telemetry.message_trail import TrailEvent
+from semel.text import count
 
 
 def retries_left(message: DeadLetterMessage, facts: QueueFacts) -> int | None:

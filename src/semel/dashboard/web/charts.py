@@ -16,8 +16,9 @@ from markupsafe import Markup
 from semel.doctor.report import svg
 from semel.doctor.report.svg import Scale, Value
 from semel.doctor.report.svg import short as short
-from semel.doctor.report.words import NONE, clean, number, when
+from semel.doctor.text_format import clean, number, when
 from semel.telemetry.annotation_log import Annotation
+from semel.text import UNKNOWN
 
 SPAN: Final = 1000.0  # across, in the plot's own units; the page stretches them
 _HEIGHT: Final = 126.0
@@ -153,7 +154,7 @@ def _data(at: Sequence[float], lines: Sequence[Line], write: Callable[[float], s
     data = {
         "x": [round((time - low) / span, 4) for time in at],
         "t": [when(time)[11:19] for time in at],
-        "y": {line.name: [NONE if value is None else write(value) for value in line.values] for line in lines},
+        "y": {line.name: [UNKNOWN if value is None else write(value) for value in line.values] for line in lines},
     }
     return json.dumps(data, separators=(",", ":"))
 

@@ -17,13 +17,13 @@ from pydantic import Field
 from semel.dashboard.api.schemas import json_lines
 from semel.dashboard.views.model import DeadLetterPage, QueueRow
 from semel.dashboard.web.pages import FormFields, RequestContext, parts
-from semel.dashboard.web.text import messages as counted
+from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.messages import ShownMessages
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.dlq.redrive.runner import FAILED_SHARE, FEWEST_FAILURES
-from semel.doctor.report.words import number
-from semel.doctor.wording import count
+from semel.doctor.text_format import number
 from semel.errors import SemelError
+from semel.text import count
 
 GROUPS: Final = 12
 DEFAULTS: Final = RedrivePlan(queue="-", all=True)

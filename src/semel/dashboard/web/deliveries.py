@@ -12,7 +12,7 @@ from semel.dashboard.views.model import DeliveriesPage
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line, Stream
 from semel.dashboard.web.pages import RequestContext
-from semel.doctor.report.words import number
+from semel.doctor.text_format import number
 
 COLUMNS: Final = (
     ("deliveries", "Deliveries", "messages received"),

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, Response
 
 from semel.dashboard.views.model import MessageDetails
-from semel.dashboard.web import text
+from semel.dashboard.web import template_filters
 from semel.dashboard.web.pages import FormFields, Notice, RequestContext
 from semel.dlq.messages import Resent
 from semel.dlq.service import Key
@@ -36,7 +36,7 @@ class EditForm(FormFields):
 
     @classmethod
     def of(cls, body: str) -> Self:
-        shown = text.field_text(body)
+        shown = template_filters.field_text(body)
         crlf = body.count("\r\n")
         counts = {"lf": body.count("\n") - crlf, "crlf": crlf, "cr": body.count("\r") - crlf}
         line_end = max(counts, key=lambda name: counts[name])
@@ -46,7 +46,7 @@ class EditForm(FormFields):
     @property
     def edited_body(self) -> str | None:
         """None if it is the body that the form was made with."""
-        shown = text.field_text(self.body)
+        shown = template_filters.field_text(self.body)
         if _digest(shown) == self.original:
             return None
         return shown.replace("\n", _LINE_ENDS.get(self.line_end, "\n"))
@@ -95,7 +95,7 @@ def routes(context: RequestContext) -> APIRouter:
                 receive=form.receive,
             )
         except SemelError as error:
-            form.body = text.field_text(form.body)
+            form.body = template_filters.field_text(form.body)
             return context.unsent(
                 request, error, "edit_form.html", nav="dead-letters", home="/dead-letters", queue=queue, id=id,
                 form=form, key="", **context.targets(queue),
@@ -135,8 +135,9 @@ def _answer(
     message = page.message
     return context.pages.answer(
         request, "message.html", nav=nav, page=page, message=message, dead_letter=dead_letter,
-        here=f"{home}/{message.queue}/messages/{message.id}", shown=text.body(message.body, message.body_bytes),
-        tone=_tone(page, dead_letter), ours=inspector.is_ours, editable=len(message.body) <= text.MAX_EDITABLE,
+        here=f"{home}/{message.queue}/messages/{message.id}", tone=_tone(page, dead_letter), ours=inspector.is_ours,
+        shown=template_filters.body(message.body, message.body_bytes),
+        editable=len(message.body) <= template_filters.MAX_EDITABLE,
         queue=message.queue, id=message.id, key=message.key, form=EditForm.of(message.body),
         **context.targets(queue) if dead_letter else {},
     )  # fmt: skip

@@ -10,16 +10,16 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import durations
-from semel.dashboard import errors as problems
+from semel.dashboard import error_responses
 from semel.dashboard.views.model import AuditPage, DoctorPage, WorkersPage
 from semel.dashboard.web.pages import Notice, RequestContext, viewer
-from semel.dashboard.web.text import ago, messages
+from semel.dashboard.web.template_filters import ago, messages
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import State
 from semel.doctor.model import Severity
-from semel.doctor.report.words import number
-from semel.doctor.wording import count
+from semel.doctor.text_format import number
 from semel.errors import SemelError
+from semel.text import count
 
 DEAD_LETTER_ACTIONS: Final = frozenset({"redrive", "redrive (dry run)", "resend", "delete", "restore", "export"})
 AUDIT_SHOWN: Final = 200
@@ -52,7 +52,7 @@ def routes(context: RequestContext) -> APIRouter:
         try:
             control = context.service(request).control(id, action)
         except SemelError as error:
-            return _job(context, request, id, str(error), problems.of(error).status)
+            return _job(context, request, id, str(error), error_responses.of(error).status)
         context.inspector.changed(control.job.queue)
         if control.acknowledged:  # then the state of the job shows it
             return RedirectResponse(f"/jobs/{id}", 303)

@@ -23,11 +23,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, model_validator
 
-from semel.dashboard import errors as problems
+from semel.dashboard import error_responses
 from semel.dashboard.services import Services
 from semel.dashboard.views.inspector import QueueInspector
 from semel.dashboard.views.model import Viewer
-from semel.dashboard.web.text import FILTERS
+from semel.dashboard.web.template_filters import FILTERS
 from semel.dlq.jobs import Job
 from semel.dlq.service import DeadLetterService
 from semel.errors import SemelError
@@ -228,7 +228,7 @@ class RequestContext:
 
     def unsent(self, request: Request, error: SemelError, template: str, **content: Any) -> HTMLResponse:
         """The form again, with what was typed and why it was not sent; nothing is read for it that may fail."""
-        problem = problems.of(error)
+        problem = error_responses.of(error)
         return self.pages.answer(
             request, "unsent.html", status=problem.status, form_template=template, problem=problem.error,
             what_to_do=problem.what_to_do, **content,

@@ -22,15 +22,15 @@ from semel.dashboard.views.model import (
 from semel.dashboard.web import charts
 from semel.dashboard.web.charts import Line
 from semel.dashboard.web.pages import FormFields, Notice, RequestContext, parts, viewer
-from semel.dashboard.web.text import field_text
-from semel.dashboard.web.text import messages as counted
+from semel.dashboard.web.template_filters import field_text
+from semel.dashboard.web.template_filters import messages as counted
 from semel.dlq.filter.parser import FilterError
 from semel.dlq.messages import MessagePage
-from semel.doctor.report.words import duration, number
-from semel.doctor.wording import count
+from semel.doctor.text_format import duration, number
 from semel.errors import SemelError
 from semel.messages.keys import PRODUCER_KEY
 from semel.sqs.client.messages import Attribute
+from semel.text import count
 
 COLUMNS: Final = (
     ("name", "Queue", "wide"),

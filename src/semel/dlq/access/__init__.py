@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from typing import Final, Self
 
-from semel.dlq.access.leases import Leases
+from semel.dlq.access.hidden_messages import HiddenMessages
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import FREE, DeadLetterMessage, ReceiveCost
@@ -91,7 +91,7 @@ class MessageClaims(ABC):
     def __init__(self, access: MessageAccess, job: Job, where: Filter, ids: Collection[str], at: float) -> None:
         self.queue, self.job = access.queue, job
         self._where, self._ids, self._at = where, frozenset(ids), at
-        self.leases = Leases(access.queue, CLAIM_VISIBILITY, access.monotonic)
+        self.hidden = HiddenMessages(access.queue, CLAIM_VISIBILITY, access.monotonic)
         self.blocked: set[str] = set()  # FIFO groups of which a message had to stay
         self._sent: set[str] = set()  # a delete may be lost, and the message be received again
         self._copies: set[str] = set()
@@ -127,14 +127,14 @@ class MessageClaims(ABC):
         if left:
             self._renew(left)
             left = self._delete(left)
-        self.leases.remove(messages)
+        self.hidden.remove(messages)
         return left
 
     def _delete(self, messages: Sequence[DeadLetterMessage]) -> list[DeadLetterMessage]:
         if not messages:
             return []
         try:
-            outcomes = self.queue.delete([self.leases.receipt_of(message) for message in messages])
+            outcomes = self.queue.delete([self.hidden.receipt_of(message) for message in messages])
         except SqsError:
             return list(messages)
         return [message for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None]
@@ -148,13 +148,13 @@ class MessageClaims(ABC):
         self.job.checkpoint(self.release)
 
     def __enter__(self) -> Self:
-        self.leases.__enter__()
+        self.hidden.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leases.__exit__()
-        if self.leases.released:
-            self.job.add(released=self.leases.released)
+        self.hidden.__exit__()
+        if self.hidden.released:
+            self.job.add(released=self.hidden.released)
 
     def _heads(self, messages: Iterable[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Those before which none of the same FIFO group stands."""

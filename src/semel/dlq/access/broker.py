@@ -336,8 +336,8 @@ class BrokerClaims(MessageClaims):
                 skipped += 1
             else:
                 (behind if match.group in self.blocked else claimed).append(received[match.id])
-        self.leases.add(claimed + behind)
-        self.leases.release(behind)
+        self.hidden.add(claimed + behind)
+        self.hidden.release(behind)
         if skipped or behind:
             self.job.add(skipped=skipped + len(behind))
         return claimed
@@ -349,15 +349,15 @@ class BrokerClaims(MessageClaims):
     def reject(self, messages: Sequence[DeadLetterMessage]) -> None:
         for message in messages:
             self._block(message.group)
-        self.leases.release(messages)
+        self.hidden.release(messages)
 
     def release(self) -> None:
-        self.leases.release()  # what matches beyond is not claimed yet
+        self.hidden.release()  # what matches beyond is not claimed yet
 
     def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
         """A receipt that has expired: the message is received anew, if nobody else has it, only to be deleted."""
         with contextlib.suppress(SqsError):
-            self.leases.add(self._access.receive([message.id for message in messages]))
+            self.hidden.add(self._access.receive([message.id for message in messages]))
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()

@@ -25,7 +25,7 @@ from semel.dlq.access import (
     ScanPage,
     refuse_risk,
 )
-from semel.dlq.access.leases import Leases
+from semel.dlq.access.hidden_messages import HiddenMessages
 from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import DeadLetterMessage, ReceiveCost
@@ -88,9 +88,9 @@ class SqsAccess(MessageAccess):
         most = self._max_receive if wanted.max_scanned is None else wanted.max_scanned
         at, left = wanted.at, limit
         begin = totals = ScanPage([], at=at)
-        leases = Leases(queue, SCAN_VISIBILITY, self.monotonic)
-        with leases:
-            for totals, received in self._received(leases, most, begin):
+        hidden = HiddenMessages(queue, SCAN_VISIBILITY, self.monotonic)
+        with hidden:
+            for totals, received in self._received(hidden, most, begin):
                 messages = [
                     message if wanted.bodies else message.shortened()
                     for message in received
@@ -102,16 +102,16 @@ class SqsAccess(MessageAccess):
                     break
             else:
                 totals = self._at_end(totals, most)
-        yield replace(totals, cost=replace(totals.cost, kept_back=leases.kept_back))
+        yield replace(totals, cost=replace(totals.cost, kept_back=hidden.kept_back))
 
     def _received(
-        self, leases: Leases, most: int, totals: ScanPage
+        self, hidden: HiddenMessages, most: int, totals: ScanPage
     ) -> Iterator[tuple[ScanPage, list[DeadLetterMessage]]]:
         """What comes for the first time, and the totals; the last one brings nothing."""
         held: set[str] = set()
         empty = 0
         while empty < _EMPTY and totals.scanned < most:
-            leases.extend()
+            hidden.extend()
             try:
                 received = self.queue.receive(min(10, most - totals.scanned), self.wait, visibility=SCAN_VISIBILITY)
             except OverLimit:
@@ -119,7 +119,7 @@ class SqsAccess(MessageAccess):
                 yield replace(totals, notes=(*totals.notes, note)), []
                 return
             messages = [DeadLetterMessage.of(item, self.queue.name) for item in received]
-            leases.add(messages)
+            hidden.add(messages)
             new = [message for message in messages if message.id not in held]
             held.update(message.id for message in new)
             empty = 0 if messages else empty + 1
@@ -225,12 +225,12 @@ class SqsClaims(MessageClaims):
         if self._empty >= _EMPTY or (self._ids and self._ids <= self._held):
             return False
         try:
-            if len(self.leases) >= self._max_held:
+            if len(self.hidden) >= self._max_held:
                 raise OverLimit("")
             received = self.queue.receive(wait=self._wait, visibility=CLAIM_VISIBILITY)
         except OverLimit:
             self.job.log(
-                f"{len(self.leases)} messages of {self.queue.name} are in flight, and SQS allows no more: those beyond "
+                f"{len(self.hidden)} messages of {self.queue.name} are in flight, and SQS allows no more: those beyond "
                 "were not scanned. Narrow the filter, or redrive or delete some of the others first."
             )
             self._empty = _EMPTY
@@ -245,7 +245,7 @@ class SqsClaims(MessageClaims):
         if sent:  # their delete was lost: what is sent is not sent again
             self._delete(sent)
         new = [message for message in messages if message.id not in self._held]
-        self.leases.add(message for message in messages if message.id not in self._sent)
+        self.hidden.add(message for message in messages if message.id not in self._sent)
         self._held.update(message.id for message in messages)
         ready = [message for message in new if self._wanted(message)]
         self._ready.extend(ready)
@@ -289,13 +289,13 @@ class SqsClaims(MessageClaims):
         self._ready.clear()
         self._held.clear()
         self._empty = self._stale = 0
-        self.leases.release()
+        self.hidden.release()
 
     def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
         """SQS gives no new receipt before the message is received again; then `_sort` deletes it."""
 
     def __exit__(self, *exception: object) -> None:
-        if self.queue.fifo and self._empty >= _EMPTY and len(self.leases):
+        if self.queue.fifo and self._empty >= _EMPTY and len(self.hidden):
             self._note_those_behind()
         super().__exit__(*exception)
         if self._late:

@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from semel.doctor.engine.engine import Row
+from semel.doctor.engine.contract import Row
 from semel.doctor.logs.database import connect, interruptible
 from semel.doctor.logs.discovery import LogFile
 from semel.doctor.logs.mapping import LogMapping

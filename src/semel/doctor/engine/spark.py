@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import duckdb
 
-from semel.doctor.engine.engine import Row
+from semel.doctor.engine.contract import Row
 from semel.doctor.events import COLUMNS
 from semel.doctor.logs.database import connect
 from semel.doctor.logs.discovery import LogFile

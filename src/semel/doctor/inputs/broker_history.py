@@ -70,10 +70,10 @@ def from_history(content: Mapping[str, Any], source: str) -> tuple[Series, ...]:
     """A series for each queue that has samples."""
     try:
         period = float(content.get("period") or 10)
-        found = [_series(name, columns, period, source) for name, columns in content["queues"].items()]
+        all_series = [_series(name, columns, period, source) for name, columns in content["queues"].items()]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise DoctorError(f"--metrics {source}: the history is not as expected: {error!r}") from None
-    return tuple(series for series in found if series.points)
+    return tuple(series for series in all_series if series.points)
 
 
 def _series(queue: str, columns: Mapping[str, Sequence[float]], period: float, source: str) -> Series:

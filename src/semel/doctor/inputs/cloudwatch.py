@@ -95,8 +95,8 @@ def _results(content: dict[str, Any]) -> Iterator[tuple[str, str, dict[float, fl
         if isinstance(result, dict):
             times, values = _list(result.get("Timestamps")), _list(result.get("Values"))
             pairs = ((_time(at), _number(value)) for at, value in zip(times, values, strict=False))
-            found = {at: value for at, value in pairs if at is not None and value is not None}
-            yield str(result.get("Label") or ""), str(result.get("Id") or ""), found
+            by_time = {at: value for at, value in pairs if at is not None and value is not None}
+            yield str(result.get("Label") or ""), str(result.get("Id") or ""), by_time
     if isinstance(content.get("Datapoints"), list):
         label = str(content.get("Label") or "")
         kind = "counted" if _metric(label, "") in _COUNTED else "measured"
@@ -159,7 +159,7 @@ def _time(value: Any) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     try:
-        found = datetime.fromisoformat(str(value))
+        moment = datetime.fromisoformat(str(value))
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -33,8 +33,8 @@ def load(source: str, *, queues: Sequence[str] = (), notes: list[str] | None = N
     path, queue = _file_and_queue(source)
     content = _read(path, source)
     if isinstance(content, dict) and isinstance(content.get("queues"), dict):
-        found = from_history(content, str(path))
-        return tuple(series for series in found if not names or series.queue in names)
+        history = from_history(content, str(path))
+        return tuple(series for series in history if not names or series.queue in names)
     if not metrics_cloudwatch.is_ours(content):
         raise DoctorError(f"--metrics {source}: there are no metrics in it; {_HOW}")
     return metrics_cloudwatch.read(content, source=source, path=str(path), queue=queue, queues=names, notes=notes)
@@ -62,7 +62,7 @@ def _merged(queue: str, parts: list[Series]) -> Series:
     for part in parts:
         for point in part.points:
             values = {name: getattr(point, name) for name in _FIELDS}
-            known.setdefault(point.at, {}).update({name: one for name, one in values.items() if one is not None})
+            known.setdefault(point.at, {}).update({name: value for name, value in values.items() if value is not None})
     points = tuple(Point(at=at, **values) for at, values in sorted(known.items()))
     source = ", ".join(dict.fromkeys(part.source for part in parts))
     return Series(queue=queue, period=min(part.period for part in parts), points=points, source=source)

@@ -72,8 +72,8 @@ def _look_at(client: Client, name: str, notes: list[str]) -> QueueState | None:
 
 
 def _attributes(queue: Queue) -> dict[str, str]:
-    found: dict[str, str] = queue.call("GetQueueAttributes", {"AttributeNames": ["All"]}).get("Attributes") or {}
-    return found
+    attributes: dict[str, str] = queue.call("GetQueueAttributes", {"AttributeNames": ["All"]}).get("Attributes") or {}
+    return attributes
 
 
 def _state(queue: Queue, attributes: Mapping[str, str]) -> QueueState:

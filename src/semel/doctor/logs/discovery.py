@@ -75,7 +75,7 @@ class Days:
         )
 
     def may_hold(self, path: str) -> bool:
-        return all(self.first <= found <= self.last for found in _DATE.findall(path))
+        return all(self.first <= date <= self.last for date in _DATE.findall(path))
 
 
 def find(
@@ -147,14 +147,14 @@ def is_open(name: str) -> bool:
 
 
 def local_files(
-    path: str, given: str, any_name: bool, unreadable: list[str], *, open_files: bool = False
+    path: str, address: str, any_name: bool, unreadable: list[str], *, open_files: bool = False
 ) -> Iterator[LogFile]:
     if os.path.exists(path):
         places = [path]
     elif not _MAGIC.search(path):
-        raise DoctorError(f"--log {given}: no such file or folder")
+        raise DoctorError(f"--log {address}: no such file or folder")
     elif not (places := sorted(glob.glob(path, recursive=True))):
-        raise DoctorError(f"--log {given}: no file or folder matches")
+        raise DoctorError(f"--log {address}: no file or folder matches")
     for place in places:
         if os.path.isdir(place):
             yield from _walk(place, any_name, open_files, unreadable)

@@ -58,15 +58,15 @@ class LogFollower:
         self._positions: dict[tuple[int, int], _Position] = {}
         self._oldest = 0.0
         self.names: list[str] = []  # of the files, in the order of their numbers in `log_lines`
-        self.found = LogFiles()
+        self.logs = LogFiles()
 
     def look(self, now: float) -> bool:
         """Read what is new; whether anything has changed."""
         self._oldest = now - self._window
-        self.found = self._find()
+        self.logs = self._find()
         with interruptible():
             before = self._count()
-            whole = [file for file in self.found.files if not _is_followed(file) and self._has_appeared(file)]
+            whole = [file for file in self.logs.files if not _is_followed(file) and self._has_appeared(file)]
             for file in whole:
                 self._reader.read([file], self._number(file))
             self._reader.read_texts(self._new_texts())
@@ -74,7 +74,7 @@ class LogFollower:
             return self._remove_old(self._oldest) or added
 
     def problems(self) -> tuple[str, ...]:
-        return (*self.found.unreadable, *self._reader.problems)
+        return (*self.logs.unreadable, *self._reader.problems)
 
     def _find(self) -> LogFiles:
         try:
@@ -120,7 +120,7 @@ class LogFollower:
 
     def _new_texts(self) -> Iterator[tuple[int, Text]]:
         """What was added to the files since the last look. A file that is renamed meanwhile is read to its end."""
-        for file in self.found.files:
+        for file in self.logs.files:
             if _is_followed(file):
                 try:
                     with open(file.path, "rb") as stream:

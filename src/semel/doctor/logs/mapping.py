@@ -23,7 +23,8 @@ from semel.telemetry.field_mapping import (
     as_text,
     near,
     pairs,
-    parse_path,
+    parse_words,
+    path_or_constant,
     plain,
     unquoted,
     value_at,
@@ -175,14 +176,14 @@ def _parse(text: str, words: str | None) -> LogMapping:
             raise DoctorError(f"--map {name}=…: given twice")
         if name == "pattern":
             pattern = _parse_pattern(unquoted(name, value))
-        elif value.startswith((".", "$", "[")):
-            paths[name] = parse_path(name, value)
-        elif name in CONSTANTS and (constant := unquoted(name, value)):
-            constants[name] = constant
+        elif isinstance(place := path_or_constant(name, value, constant=name in CONSTANTS), str):
+            constants[name] = place
         else:
-            raise DoctorError(f"--map {name}={value}: a path begins with a dot, as in {name}=.{value or 'field'}")
+            paths[name] = place
     records = paths.pop("records", None)
-    mapping = LogMapping(paths, constants, {**DEFAULT_WORDS, **_parse_words(words or "")}, pattern, records)
+    steps = {step.value: step for step in _STEPS}
+    chosen = parse_words(words or "", steps | _LIKE, tuple(steps), "step")
+    mapping = LogMapping(paths, constants, {**DEFAULT_WORDS, **chosen}, pattern, records)
     _check(mapping)
     return mapping
 
@@ -227,22 +228,6 @@ def conflict(path: Path, other: Path) -> str | None:
         if part != theirs:
             return "has a list where there is an object in" if isinstance(part, int) > isinstance(theirs, int) else None
     return "is a part of" if len(path) < len(other) else None
-
-
-def _parse_words(text: str) -> dict[str, Step]:
-    known = [step.value for step in _STEPS]
-    found: dict[str, Step] = {}
-    for name, value in pairs("--events", text):
-        if name not in known and name not in _LIKE:
-            raise DoctorError(f"--events {name}=…: no such step{near(name, known)}; there are {', '.join(known)}")
-        step = _LIKE[name] if name in _LIKE else Step(name)
-        words = [plain(word) for word in value.strip("\"'").split("|")]
-        if not all(words):
-            raise DoctorError(f"--events {name}={value}: give words, as in {name}=charged|shipped")
-        for word in words:
-            if found.setdefault(word, step) is not step:
-                raise DoctorError(f"--events: {word} cannot be both {found[word]} and {step}")
-    return found
 
 
 def _quoted(value: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping
-from semel.doctor.wording import listed
+from semel.doctor.text_format import clean, listed
 from semel.telemetry.attempt_log import Step
 from semel.telemetry.field_mapping import plain
 
@@ -54,22 +54,16 @@ def event_words(texts: Mapping[str, int], field: str) -> tuple[dict[str, Step], 
         pattern = rf"(?i)\b(?P<event>{'|'.join(word.replace('_', '[^a-z0-9]+') for word in alternatives)})\b"
         mapping = LogMapping({}, words={**DEFAULT_WORDS, **words}, pattern=pattern)
         doubts = [
-            f'"{shown(text)}" in {field} is read as {read}, not as {step}'
+            f'"{clean(text, MOST_SHOWN)}" in {field} is read as {read}, not as {step}'
             for text, step in phrases.items()
             if (match := re.search(pattern, text)) and (read := mapping.step_of(match["event"])) is not step
         ][:1]
     else:
         words, pattern = {plain(text): step for text, step in phrases.items()}, ""
     if unknown:
-        quoted = [f'"{shown(text)}"' for text in unknown]
+        quoted = [f'"{clean(text, MOST_SHOWN)}"' for text in unknown]
         doubts.append(f"{field} has words that are not known, {listed(quoted)}: say what they mean with --events")
     return words, pattern, doubts
-
-
-def shown(text: str) -> str:
-    """What stands in a log, on one harmless line."""
-    line = "".join(char if char.isprintable() else " " for char in text)
-    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 
 
 def _words(text: str) -> Iterator[tuple[str, Step]]:

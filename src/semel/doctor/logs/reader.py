@@ -163,11 +163,11 @@ class LogReader:
             self._connection.execute(f"INSERT INTO log_lines {query}", {"file": files[0][0]})
             return
         for number, _, path in files:
-            rows = cursor_of(self._connection).execute(f"SELECT to_json(row) FROM read_parquet({literal(path)}) row")
+            cursor = cursor_of(self._connection).execute(f"SELECT to_json(row) FROM read_parquet({literal(path)}) row")
             place = 1
-            while found := rows.fetchmany(10_000):
-                self._insert(number, "\n".join(row[0] for row in found), place, 0)
-                place += len(found)
+            while rows := cursor.fetchmany(10_000):
+                self._insert(number, "\n".join(row[0] for row in rows), place, 0)
+                place += len(rows)
 
     def _cannot_read(self, file: LogFile, error: Exception) -> None:
         reason = str(error).partition("\n")[0]

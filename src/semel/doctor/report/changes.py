@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.doctor.model import Diagnosis, Finding, Severity
-from semel.doctor.report.json import VERSION, value
-from semel.doctor.report.words import clean, when
+from semel.doctor.report.json_report import VERSION, value
+from semel.doctor.text_format import clean, when
 
 Open = Mapping[tuple[str, str], Finding]  # by queue and rule: what is true now
 
@@ -59,16 +59,16 @@ def as_line(change: Change) -> str:
 def as_text(change: Change, *, width: int, colour: bool) -> str:
     from rich.text import Text  # here, because JSON needs no rich
 
-    from semel.doctor.report import text
+    from semel.doctor.report import text_report
 
-    finding, style = change.finding, text.STYLES[None if change.kind is Kind.GONE else change.finding.severity]
+    finding, style = change.finding, text_report.STYLES[None if change.kind is Kind.GONE else change.finding.severity]
     label = Text.assemble((when(change.at)[11:], "dim"), "  ", (change.kind.value, style))
     rule, queue = f"[{clean(finding.rule, 30)}]", clean(finding.queue, 40)
     if change.kind is Kind.GONE:
-        items = [text.sentence(f"{queue} {rule}")]
+        items = [text_report.sentence(f"{queue} {rule}")]
     else:
         items = [
-            text.sentence(f"{finding.severity.word} {queue} {rule}: {clean(finding.observed)}"),
-            text.sentence(f"→ {clean(finding.remedy.text)}"),
+            text_report.sentence(f"{finding.severity.word} {queue} {rule}: {clean(finding.observed)}"),
+            text_report.sentence(f"→ {clean(finding.remedy.text)}"),
         ]
-    return "\n".join(text.Printer(width, colour=colour).lines(text.labelled(label, *items, width=18)))
+    return "\n".join(text_report.Printer(width, colour=colour).lines(text_report.labelled(label, *items, width=18)))

@@ -12,11 +12,11 @@ from typing import Final
 
 from markupsafe import Markup
 
-from semel.doctor.model import Behaviour, Duplicate, HistogramBar, Series, TimeoutReplay
+from semel.doctor.model import CAUSES, Behaviour, Duplicate, HistogramBar, Series, TimeoutReplay
 from semel.doctor.report import svg
 from semel.doctor.report.svg import Scale, Value, box, label, line, round_steps, short
-from semel.doctor.report.words import CAUSES, clean, duration, number, when
-from semel.doctor.wording import count, share
+from semel.doctor.text_format import clean, duration, number, share, when
+from semel.text import count
 
 WIDTH: Final = 460
 LEFT: Final = 50.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.doctor.model import Case, Diagnosis, Finding, Quality, Severity
-from semel.doctor.report.words import NONE, clean, number, when
-from semel.doctor.wording import count
+from semel.doctor.text_format import clean, number, when
+from semel.text import UNKNOWN, count
 
 NOTHING_TO_EXAMINE: Final = "The input names no queue, or nothing happened in that time."
 
@@ -93,8 +93,8 @@ def scope(diagnosis: Diagnosis) -> list[str]:
 def period(start: float | None, end: float | None) -> str:
     """The day is said once if it is the same."""
     first, last = when(start, seconds=False), when(end, seconds=False)
-    if first == NONE or last == NONE:
-        return f"until {last} UTC" if last != NONE else f"since {first} UTC" if first != NONE else ""
+    if first == UNKNOWN or last == UNKNOWN:
+        return f"until {last} UTC" if last != UNKNOWN else f"since {first} UTC" if first != UNKNOWN else ""
     return f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
 
 

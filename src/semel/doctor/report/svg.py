@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from markupsafe import Markup
 
-from semel.doctor.report.words import clean, number, when
+from semel.doctor.text_format import clean, number, when
 
 MOST_POINTS: Final = 180  # on a line; more cannot be told apart
 _STEPS: Final = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000)

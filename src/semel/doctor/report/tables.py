@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from semel.doctor.model import Behaviour, Case, Duplicate, Evidence, Recommendation, Times
-from semel.doctor.report.words import CAUSES, NONE, clean, duration, number, when
-from semel.doctor.wording import count, share
+from semel.doctor.model import CAUSES, Behaviour, Case, Duplicate, Evidence, Recommendation, Times
+from semel.doctor.text_format import clean, duration, number, share, when
+from semel.text import UNKNOWN, count
 
 _MOST_EVENTS: Final = 40
 
@@ -39,7 +39,7 @@ def overview(cases: Sequence[Case]) -> Table:
 
 def _totals(behaviour: Behaviour | None) -> Row:
     if behaviour is None:
-        return (NONE,) * 5
+        return (UNKNOWN,) * 5
     duplicates = number(behaviour.duplicates)
     if behaviour.duplicates:
         duplicates += f" ({share(behaviour.duplicates, behaviour.messages)})"
@@ -48,7 +48,7 @@ def _totals(behaviour: Behaviour | None) -> Row:
 
 
 def _wasted(seconds: float) -> str:
-    return duration(round(seconds, 1) if seconds < 10 else round(seconds)) if seconds else NONE
+    return duration(round(seconds, 1) if seconds < 10 else round(seconds)) if seconds else UNKNOWN
 
 
 def of_queue(case: Case, recommendations: Sequence[Recommendation]) -> list[Table]:
@@ -63,8 +63,9 @@ def of_queue(case: Case, recommendations: Sequence[Recommendation]) -> list[Tabl
 def settings(recommendations: Iterable[Recommendation]) -> Table:
     columns = (("setting", ""), ("now", ""), ("recommended", ""), ("", ""), ("why", "words"))
     rows = [
-        (clean(advice.setting, 80), clean(advice.now or NONE, 80), clean(advice.value, 80), "change" if advice.changes
-         else "fine" if advice.now else "", clean(" ".join(map(_sentence, advice.reasons)), 1_000))
+        (clean(advice.setting, 80), clean(advice.now or UNKNOWN, 80), clean(advice.value, 80),
+         "change" if advice.changes else "fine" if advice.now else "",
+         clean(" ".join(map(_sentence, advice.reasons)), 1_000))
         for advice in recommendations
     ]  # fmt: skip
     return Table("Settings", columns, rows)
@@ -122,8 +123,8 @@ def looping(behaviour: Behaviour) -> Table:
         ("last", "time spare"), ("last error", "words"),
     )  # fmt: skip
     rows = [
-        (clean(loop.message_id, 80), clean(loop.key or NONE, 80), number(loop.receive_count), when(loop.first_at),
-         when(loop.last_at), clean(loop.error or NONE, 300))
+        (clean(loop.message_id, 80), clean(loop.key or UNKNOWN, 80), number(loop.receive_count), when(loop.first_at),
+         when(loop.last_at), clean(loop.error or UNKNOWN, 300))
         for loop in behaviour.looping
     ]  # fmt: skip
     more = f", the worst {len(rows)}" if behaviour.loops > len(rows) else ""
@@ -159,13 +160,13 @@ def events(duplicate: Duplicate) -> Table:
 def _event(event: Evidence, start: float) -> Row:
     took = f"after {duration(event.seconds)}" if event.seconds is not None else ""
     more = ", ".join(part for part in (took, clean(event.error or "", 300)) if part)
-    receive = str(event.receive_count) if event.receive_count is not None else NONE
+    receive = str(event.receive_count) if event.receive_count is not None else UNKNOWN
     after = duration(round(event.at - start, 3))
     return (
-        when(event.at)[11:] or NONE,
+        when(event.at)[11:] or UNKNOWN,
         f"+{after}",
         clean(event.step, 40),
         receive,
-        clean(event.worker or NONE, 60),
+        clean(event.worker or UNKNOWN, 60),
         more,
     )

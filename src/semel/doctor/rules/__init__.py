@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from typing import Final
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.rules import dead_letters, duplicates, failures, fifo, flow, ledger, permissions, receiving, timeouts
+from semel.doctor.rules import dead_letters, duplicates, failures, fifo, flow, ledger, permissions, receives, timeouts
 from semel.doctor.rules.rule import Rule
 
 __all__ = ["ALL", "Rule", "choose"]
 
-_MODULES: Final = (duplicates, failures, timeouts, permissions, ledger, dead_letters, flow, receiving, fifo)
+_MODULES: Final = (duplicates, failures, timeouts, permissions, ledger, dead_letters, flow, receives, fifo)
 ALL: Final = tuple(rule for module in _MODULES for rule in vars(module).values() if isinstance(rule, Rule))
 _NAMES: Final = [rule.name for rule in ALL]
 

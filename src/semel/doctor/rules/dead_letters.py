@@ -6,9 +6,10 @@ from semel.doctor import recommendations, remedies
 from semel.doctor.alarms import alarms, formats
 from semel.doctor.model import Case, DeadLetters, QueueState, Remedy, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count, listed
+from semel.doctor.text_format import listed
 from semel.durations import text as duration
 from semel.sqs import limits
+from semel.text import count
 
 _FEWEST_RECEIVES = 3
 _BOTH = "queue attributes, of the dead-letter queue too"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from semel.doctor import recommendations, remedies
 from semel.doctor.model import Behaviour, Case, Cause, CauseSummary, Remedy, Severity
 from semel.doctor.rules.rule import Figures, Observation, rule
-from semel.doctor.wording import count, share
+from semel.doctor.text_format import share
 from semel.durations import text as duration
+from semel.text import count
 
 LEDGER = (
     "Until then, and for the few that remain: a ledger in front of the handler (`semel run`) lets only one delivery "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from semel.doctor import recommendations, remedies
 from semel.doctor.model import Behaviour, Case, Point, Remedy, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count, listed, share
+from semel.doctor.text_format import listed, share
 from semel.durations import text as duration
+from semel.text import count
 
 POISON_RECEIVES = 3
 _OFTEN = 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.doctor import remedies
 from semel.doctor.model import Case, Cause, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count
+from semel.text import count
 
 _CALLS_PER_SECOND = 300
 _NEAR = 0.8

@@ -7,9 +7,10 @@ from statistics import median
 from semel.doctor.model import Case, Point, Series, Severity
 from semel.doctor.rules.duplicates import LEDGER
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count, share
+from semel.doctor.text_format import share
 from semel.durations import text as duration
 from semel.sqs import limits
+from semel.text import count
 
 _NEAR_CAP = 0.8
 _DRIFT = 0.05

@@ -8,7 +8,7 @@ import shlex
 from semel.doctor import remedies
 from semel.doctor.model import Case, ErrorGroup, Remedy, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count
+from semel.text import count
 
 ROLE = "ROLE_OF_THE_CONSUMER"
 _DENIED = ("accessdenied", "access denied", "not authorized", "kmsaccessdenied")

@@ -6,7 +6,7 @@ from semel.doctor import recommendations, remedies
 from semel.doctor.model import Case, Cause, Severity
 from semel.doctor.rules.duplicates import longer_timeout
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import listed
+from semel.doctor.text_format import listed
 from semel.durations import text as duration
 from semel.sqs import limits
 

@@ -59,8 +59,8 @@ def figure(name: str, **parameters: bool | int) -> str:
 
 
 def _filled(text: str, parameters: dict[str, bool | int]) -> str:
-    given = {name: str(value).upper() for name, value in parameters.items()}
-    return Template(text).substitute(_CONSTANTS, **given)
+    values = {name: str(value).upper() for name, value in parameters.items()}
+    return Template(text).substitute(_CONSTANTS, **values)
 
 
 @cache

@@ -180,8 +180,8 @@ def _bearer(headers: Mapping[str, str]) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _same(given: str, known: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())
+def _same(token: str, expected: str) -> bool:
+    return hmac.compare_digest(token.encode("utf-8", "replace"), expected.encode())
 
 
 # Sessions.

@@ -18,10 +18,11 @@ from semel.doctor.errors import DoctorError
 from semel.doctor.logs import fields
 from semel.doctor.logs.fields import RULES, Field, Rule, moment, number
 from semel.doctor.logs.mapping import DEFAULT_WORDS, LogMapping, conflict, own
-from semel.doctor.logs.phrases import MOST_PHRASES, event_words, phrase_step, shown
-from semel.doctor.wording import count, listed
+from semel.doctor.logs.phrases import MOST_PHRASES, MOST_SHOWN, event_words, phrase_step
+from semel.doctor.text_format import clean, listed
 from semel.telemetry.attempt_log import Step
 from semel.telemetry.field_mapping import Path, as_text, value_at, written
+from semel.text import count
 
 LINES: Final = 200  # as many lines decide
 SHOWN_FIELDS: Final = 12
@@ -296,7 +297,7 @@ class _Log:
         return "JSON log" if level and names & {"message", "msg", "record_message"} else "guessed"
 
     def _unusable(self, lack: str) -> DoctorError:
-        names = [shown(written(field.path)) for field in self.fields]
+        names = [clean(written(field.path), MOST_SHOWN) for field in self.fields]
         time = self._best(RULES["time"])
         start = f"id={written(self.paths['id']) if 'id' in self.paths else '.path.of.message_id'},"
         start += f"time={written(time[1].path) if time else '.path.of.time'}"

@@ -30,50 +30,50 @@ class Receipted(Protocol):
     def receipt(self) -> str: ...
 
 
-class _Lease:
+class _HiddenMessage:
     __slots__ = ("receipt", "until")
 
     def __init__(self, receipt: str, until: float) -> None:
         self.receipt, self.until = receipt, until
 
 
-class Leases:
+class HiddenMessages:
     """Messages of one queue. Thread-safe. While it is open as a context they are kept hidden, then released."""
 
     def __init__(self, queue: Queue, visibility: int, monotonic: Callable[[], float]) -> None:
         self.queue, self.visibility = queue, visibility
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._leases: dict[str, _Lease] = {}  # in the order in which they were received
+        self._messages: dict[str, _HiddenMessage] = {}  # in the order in which they were received
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.released = 0
         self.kept_back = 0  # could not be released, and become visible by themselves
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._messages)
 
     def add(self, messages: Iterable[Receipted]) -> None:
         """They were just received; of a message that is held already the newer receipt counts."""
         until = self._monotonic() + self.visibility
         with self._lock:
             for message in messages:
-                lease = self._leases.get(message.id)
-                if lease is None:
-                    self._leases[message.id] = _Lease(message.receipt, until)
+                hidden = self._messages.get(message.id)
+                if hidden is None:
+                    self._messages[message.id] = _HiddenMessage(message.receipt, until)
                 else:
-                    lease.receipt, lease.until = message.receipt, until
+                    hidden.receipt, hidden.until = message.receipt, until
 
     def receipt_of(self, message: DeadLetterMessage) -> str:
         """The newest: a message whose visibility timeout ended may have been received again."""
-        lease = self._leases.get(message.id)
-        return message.receipt if lease is None else lease.receipt
+        hidden = self._messages.get(message.id)
+        return message.receipt if hidden is None else hidden.receipt
 
     def remove(self, messages: Iterable[DeadLetterMessage]) -> None:
         """They are deleted."""
         with self._lock:
             for message in messages:
-                self._leases.pop(message.id, None)
+                self._messages.pop(message.id, None)
 
     # Extending.
 
@@ -81,7 +81,11 @@ class Leases:
         """Extends what would be visible soon."""
         now = self._monotonic()
         with self._lock:
-            due = [(id, lease.receipt) for id, lease in self._leases.items() if lease.until - now < self.visibility / 2]
+            due = [
+                (id, hidden.receipt)
+                for id, hidden in self._messages.items()
+                if hidden.until - now < self.visibility / 2
+            ]
         parts = [due[begin : begin + _PART] for begin in range(0, len(due), _PART)]
         if len(parts) > 1:  # one after the other, very many would become visible before their turn
             with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="semel-extend") as pool:
@@ -98,20 +102,20 @@ class Leases:
             return  # the next heartbeat tries again; a message that is lost becomes visible by itself
         with self._lock:
             for (id, receipt), outcome in zip(due, outcomes, strict=True):
-                lease = self._leases.get(id)
-                if lease is None or lease.receipt != receipt:
+                hidden = self._messages.get(id)
+                if hidden is None or hidden.receipt != receipt:
                     continue
                 if outcome is None:
-                    lease.until = now + self.visibility
+                    hidden.until = now + self.visibility
                 elif outcome.sender_fault:
-                    del self._leases[id]  # not ours any more, or hidden for twelve hours, which is the limit
+                    del self._messages[id]  # not ours any more, or hidden for twelve hours, which is the limit
 
     def _beat(self) -> None:
         while not self._closed.wait(self.visibility / _BEATS):
             self.extend()
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._beat, name="semel-leases", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="semel-hidden", daemon=True)
         self._thread.start()
         return self
 
@@ -127,8 +131,8 @@ class Leases:
         """Makes these visible again at once, or all."""
         wanted = None if messages is None else {message.id for message in messages}
         with self._lock:
-            ids = [id for id in self._leases if wanted is None or id in wanted]
-            receipts = [self._leases.pop(id).receipt for id in ids]
+            ids = [id for id in self._messages if wanted is None or id in wanted]
+            receipts = [self._messages.pop(id).receipt for id in ids]
         if not receipts:
             return
         if self.queue.fifo:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from semel.text import moment, one_line
+from semel.text import count, moment, one_line
 from semel.verify.history import HistoryEvent
 from semel.verify.report import HistoryReport
 from semel.verify.verdict import Finding, FindingKind, Verdict
@@ -40,12 +40,12 @@ def report_text(report: HistoryReport, *, limit: int, width: int) -> str:
 
 def _headline(report: HistoryReport) -> str:
     verdict = report.verdict
-    of = f"{_counted(verdict.counts.events, 'event')} of {_counted(verdict.counts.keys, 'key')}"
+    of = f"{count(verdict.counts.events, 'event')} of {count(verdict.counts.keys, 'key')}"
     if verdict.found:
         problems = ", ".join(f"{count:,} {_WORDS[kind]}" for kind, count in verdict.found.items())
         return f"PROBLEMS in {of}: {problems}"
     if report.unreadable:
-        return f"INCOMPLETE: nothing found in {of}, but {_counted(report.unreadable, 'line')} could not be read"
+        return f"INCOMPLETE: nothing found in {of}, but {count(report.unreadable, 'line')} could not be read"
     nowhere = {unchecked.check for unchecked in verdict.unchecked if not unchecked.queue}
     checked = [_WORDS[kind] for kind in FindingKind if kind not in nowhere]
     if verdict.repeats and "doubled" in checked:
@@ -103,14 +103,14 @@ def _time(time: float | None) -> str:
 def _counts(verdict: Verdict) -> str:
     counts = verdict.counts
     parts = [
-        _counted(counts.sends, "send"),
-        _counted(counts.deliveries, "delivery", "deliveries")
+        count(counts.sends, "send"),
+        count(counts.deliveries, "delivery")
         + (f" ({counts.duplicate_deliveries:,} of a key again)" if counts.duplicate_deliveries else ""),
-        _counted(counts.effects, "effect"),
-        *([_counted(counts.records, "record")] if counts.records else []),
-        _counted(counts.deletes, "delete"),
-        *([_counted(counts.dead_letters, "dead letter")] if counts.dead_letters else []),
-        *([_counted(counts.refusals, "refusal")] if counts.refusals else []),
+        count(counts.effects, "effect"),
+        *([count(counts.records, "record")] if counts.records else []),
+        count(counts.deletes, "delete"),
+        *([count(counts.dead_letters, "dead letter")] if counts.dead_letters else []),
+        *([count(counts.refusals, "refusal")] if counts.refusals else []),
         *([f"{counts.present:,} in a queue at the end"] if counts.present else []),
         *([f"{counts.pending:,} sent too late to be judged"] if counts.pending else []),
     ]
@@ -129,15 +129,11 @@ def _unchecked(verdict: Verdict) -> Iterator[str]:
 def _unreadable(report: HistoryReport) -> Iterator[str]:
     if not report.unreadable:
         return
-    yield f"{_counted(report.unreadable, 'line')} could not be read:"
+    yield f"{count(report.unreadable, 'line')} could not be read:"
     for line in report.broken[:_MOST_BROKEN]:
         yield from _wrapped(f"{line.file}:{line.line}: {line.reason}", "  ")
     if report.unreadable > _MOST_BROKEN:
         yield f"  and {report.unreadable - _MOST_BROKEN:,} more"
-
-
-def _counted(count: int, noun: str, plural: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from semel.doctor import recommendations, remedies
 from semel.doctor.model import Case, Severity
 from semel.doctor.rules.rule import Observation, rule
-from semel.doctor.wording import count
 from semel.durations import text as duration
 from semel.sqs import limits
+from semel.text import count
 
 _MANY_EMPTY = 0.5  # a second: a long poll makes 0.05
 _SINGLE = 1.5

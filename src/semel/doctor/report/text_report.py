@@ -20,8 +20,8 @@ from rich.text import Text
 
 from semel.doctor.model import Case, Diagnosis, Finding, Recommendation, Severity
 from semel.doctor.report import summary, tables
-from semel.doctor.report.words import clean, clean_lines
-from semel.doctor.wording import count, listed
+from semel.doctor.text_format import clean, clean_lines, listed
+from semel.text import count
 
 NARROWEST: Final = 40
 _WIDEST: Final = 120  # longer lines are hard to read

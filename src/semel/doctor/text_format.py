@@ -1,4 +1,4 @@
-"""Figures, times and foreign text for people, the same in every report and on the dashboard.
+"""Figures, times, lists and foreign text for people, the same in rules, alarms, reports and on the dashboard.
 
 The rule: text from a log comes out as one line without characters that a terminal or a browser acts upon; no figure,
 however odd, is an error.
@@ -7,38 +7,46 @@ however odd, is an error.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from semel import durations
-from semel.doctor.model import Cause
-from semel.text import moment
+from semel.text import UNKNOWN, moment
 
-NONE: Final = "–"
-CAUSES: Final = {
-    Cause.VISIBILITY: ("visibility timeout expired", "it was still being processed when its visibility timeout ended"),
-    Cause.CRASH: ("worker stopped", "its worker stopped without recording an outcome"),
-    Cause.LOST_DELETE: ("delete was lost", "its outcome was recorded, and SQS delivered it again"),
-    Cause.PRODUCER: ("sent twice", "the producer sent the same key in another message"),
-    Cause.REDRIVE: ("redriven", "the same key came in another message after the first had failed"),
-    Cause.CONCURRENT: ("delivered twice by SQS", "SQS delivered it again while it was hidden"),
-    Cause.UNKNOWN: ("not in these logs", "SQS counts an earlier delivery that these logs do not hold"),
-}
 _ASCII: Final = str.maketrans("→–−…×·✗✓≥", ">--~x|x+>")
 
 
 def number(value: float | None) -> str:
     """1,234,567; below ten with one decimal, if it has any; 12.3 million where it is long."""
     if value is None or not math.isfinite(value):
-        return NONE
+        return UNKNOWN
     for least, size, word in ((1e12, 1e12, "trillion"), (1e9, 1e9, "billion"), (1e7, 1e6, "million")):
         if abs(value) >= least:
             return f"{value / size:,.4g} {word}"
     return f"{value:,.1f}" if 0 < abs(value) < 10 and value != int(value) else f"{value:,.0f}"
 
 
+def share(part: float, whole: float) -> str:
+    """`3.2 %`; never `0 %` of something that is there."""
+    if not whole:
+        return "0 %"
+    percent = 100 * part / whole
+    if percent >= 10 or percent == 0:
+        return f"{percent:.0f} %"
+    if percent >= 0.05:
+        return f"{percent:.1f} %"
+    return "under 0.1 %"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def duration(seconds: float | None) -> str:
     """350 ms, 41.3 s, 1 h 30 min, 4 d; a dash where nothing is known."""
-    return NONE if seconds is None or not math.isfinite(seconds) else durations.text(seconds)
+    return UNKNOWN if seconds is None or not math.isfinite(seconds) else durations.text(seconds)
 
 
 def when(at: float | None, *, seconds: bool = True) -> str:

@@ -10,9 +10,11 @@ from typing import Any, Final
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs.discovery import local_path
 from semel.doctor.logs.mapping import LogMapping
+from semel.doctor.logs.phrases import MOST_SHOWN
 from semel.doctor.model import Quality
-from semel.doctor.wording import count, listed
+from semel.doctor.text_format import clean, listed
 from semel.telemetry.field_mapping import written
+from semel.text import count
 
 EXAMPLE: Final = "--map id=.messageId,time=.timestamp,event=.event"
 MOST_FIELDS: Final = 12
@@ -35,9 +37,9 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> I
     wanted = "no event of Semel's attempt log" if mapping.is_own else "no event by this --map"
     yield f"{where}: {count(quality.lines, 'line')}, and {wanted}: {', '.join(_flaws(quality, mapping))}."
     if quality.malformed and quality.samples:
-        yield f"For example: {_short(quality.samples[0], 300)}"
+        yield f"For example: {clean(quality.samples[0], 300)}"
     if quality.unknown_words:
-        words = [_short(word) for word in quality.unknown_words]
+        words = [clean(word, MOST_SHOWN) for word in quality.unknown_words]
         yield f"Say what its words mean ({listed(words)}), for example: --events started={words[0]}"
         return
     fields = _fields_of_first_line(paths)
@@ -49,8 +51,10 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> I
     if mapping.is_own:
         yield f"If it is your application's own log, say where its fields are, for example: {EXAMPLE}"
     else:
-        given = ", ".join(f"{name}={written(path)}" for name, path in mapping.paths.items() if name in ("id", "time"))
-        yield f"Correct the paths of --map: they are {given}"
+        id_and_time = ", ".join(
+            f"{name}={written(path)}" for name, path in mapping.paths.items() if name in ("id", "time")
+        )
+        yield f"Correct the paths of --map: they are {id_and_time}"
 
 
 def _flaws(quality: Quality, mapping: LogMapping) -> Iterator[str]:
@@ -71,7 +75,7 @@ def _fields_of_first_line(paths: Sequence[str]) -> list[str]:
             line: Any = json.loads(file.readline(FIRST_LINE_BYTES))
     except (OSError, ValueError, DoctorError):  # a folder, a bucket, a compressed file
         return []
-    return [_short(written(path)) for path in _leaves(line)] if isinstance(line, dict) else []
+    return [clean(written(path), MOST_SHOWN) for path in _leaves(line)] if isinstance(line, dict) else []
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -82,9 +86,3 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
         yield from _leaves(value[0], (*path, 0))
     else:
         yield path
-
-
-def _short(text: str, longest: int = 80) -> str:
-    """What stood in a log, on one harmless line."""
-    shown = "".join(char if char.isprintable() else " " for char in text)
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"

@@ -13,10 +13,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.cli import doctor_options as options
 from semel.cli import options as common
 from semel.cli import output
 from semel.cli.command import ExitCode, UsageError, command, option
+from semel.cli.doctor import options
 from semel.cli.progress import Progress
 from semel.errors import SemelError
 from semel.extras import require
@@ -133,19 +133,19 @@ def _diagnose(args: argparse.Namespace, wanted: Request) -> int:
 
 def _rendered(diagnosis: Diagnosis, args: argparse.Namespace) -> str:
     if args.output == "json":
-        from semel.doctor.report import json as as_json
+        from semel.doctor.report import json_report
 
-        return as_json.render(diagnosis)
+        return json_report.render(diagnosis)
     if args.output == "html":
-        from semel.doctor.report import html
+        from semel.doctor.report import html_report
 
-        return html.render(diagnosis)
-    from semel.doctor.report import text
-    from semel.doctor.report.words import ascii_only
+        return html_report.render(diagnosis)
+    from semel.doctor.report import text_report
+    from semel.doctor.text_format import ascii_only
 
     on_screen = args.report is None and sys.stdout.isatty()
     size = shutil.get_terminal_size() if on_screen else os.terminal_size((_FILE_WIDTH, 0))
-    report = text.render(
+    report = text_report.render(
         diagnosis,
         width=size.columns,
         height=size.lines if on_screen else None,

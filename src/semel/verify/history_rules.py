@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Literal
 
 from semel.verify import order
 from semel.verify.completeness import Completeness
@@ -19,8 +19,6 @@ from semel.verify.verdict import Counts, Finding, FindingKind, Unchecked, Verdic
 
 Effects = Literal["exactly-once", "at-least-once"]
 DeleteAfter = Literal["effect", "record"]
-EFFECTS: Final[tuple[Effects, ...]] = ("exactly-once", "at-least-once")
-DELETE_AFTER: Final[tuple[DeleteAfter, ...]] = ("effect", "record")
 
 
 def check(

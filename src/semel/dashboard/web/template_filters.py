@@ -19,8 +19,8 @@ from semel import durations
 from semel.dashboard.views.model import Caught, DeadLetterPage, DeliveriesPage, InProgress, QueueRow, WorkerRow
 from semel.dashboard.web import charts
 from semel.dlq.messages import ErrorGroup
-from semel.doctor.report.html import prose
-from semel.doctor.report.words import clean, duration, number
+from semel.doctor.report.html_report import prose
+from semel.doctor.text_format import clean, duration, number
 from semel.sqs.client.messages import Attribute
 from semel.text import UNKNOWN, UNPRINTABLE, indented_json, is_json, json_tokens, moment, symbol
 

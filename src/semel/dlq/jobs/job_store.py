@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.dlq.jobs.control import ACTIONS, HEARTBEAT, ControlFile, JobNotRunning, Process, alive, this_process
 from semel.dlq.jobs.job import Job, JobRecord, State
+from semel.dlq.jobs.job_control import ACTIONS, HEARTBEAT, ControlFile, JobNotRunning, Process, alive, this_process
 from semel.errors import SemelError
 
 MAX_JOBS: Final = 200  # files of ended jobs beyond these are removed, the oldest first

@@ -4,19 +4,12 @@ see docs/explanation/decisions/0019-two-engines.md."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from semel.doctor.logs.discovery import LogFile
 from semel.doctor.logs.mapping import LogMapping
 
 Row = Mapping[str, Any]
-
-
-class ReadResult(NamedTuple):
-    """The mapping that was used, and the files that could not be read, or not to the end, each with the reason."""
-
-    mapping: LogMapping
-    problems: tuple[str, ...]
 
 
 class Engine(Protocol):

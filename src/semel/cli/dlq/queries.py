@@ -150,7 +150,7 @@ def show_messages(args: argparse.Namespace, *, dead_letters: bool) -> int:
 
 def _none(queue: str, scanned: int) -> str:
     if scanned:
-        return f"none of the {output.counted(scanned, 'message')} in {queue} match"
+        return f"none of the {output.count(scanned, 'message')} in {queue} match"
     return f"the queue {queue} has no messages to show"
 
 
@@ -213,8 +213,8 @@ def _groups(args: argparse.Namespace) -> int:
     elif grouped.groups:
         print(group_table(grouped.groups, now))
         print(
-            f"\n{grouped.matched:,} of {output.counted(grouped.scanned, 'message')}, "
-            f"{output.counted(len(grouped.groups), 'error')}"
+            f"\n{grouped.matched:,} of {output.count(grouped.scanned, 'message')}, "
+            f"{output.count(len(grouped.groups), 'error')}"
         )
         print(f"one group:  semel dlq list {args.queue} --where '{grouped.groups[0].where}'")
     else:
@@ -294,12 +294,12 @@ def _details(message: DeadLetterMessage, now: float) -> str:
             "sent",
             f"{output.moment(message.sent)} UTC, {output.duration(now - message.sent)} ago" if message.sent else "?",
         ),
-        ("received", f"{output.counted(message.receives, 'time')}{first}"),
+        ("received", f"{output.count(message.receives, 'time')}{first}"),
     ]
     if message.attempts:
         rows.append(("attempts", str(message.attempts)))
     if message.redrives:
-        rows.append(("redriven", f"{output.counted(message.redrives, 'time')} before"))
+        rows.append(("redriven", f"{output.count(message.redrives, 'time')} before"))
     if message.original_id != message.id:
         rows.append(("id in source", message.original_id))
     if message.group:
@@ -359,6 +359,6 @@ def _export(args: argparse.Namespace) -> int:
             raise SemelError(f"{args.file} cannot be written: {error.strerror or error}") from None
     sys.stdout.flush()
     where = f"to {path}" if path else "to standard output"
-    print(f"wrote {output.counted(done.count, 'message')} {where}", file=sys.stderr)
+    print(f"wrote {output.count(done.count, 'message')} {where}", file=sys.stderr)
     output.notes(*done.notes, str(done.cost))
     return 0

@@ -20,8 +20,8 @@ from semel.doctor import recommendations
 from semel.doctor.model import Case, Diagnosis, Severity
 from semel.doctor.report import summary, tables
 from semel.doctor.report.charts import Chart, charts, timeline
-from semel.doctor.report.words import clean, clean_lines, duration, number, when
-from semel.doctor.wording import count, share
+from semel.doctor.text_format import clean, clean_lines, duration, number, share, when
+from semel.text import count
 from semel.version import __version__
 
 _SOURCE: Final = (Path(__file__).parent / "report.html").read_text(encoding="utf-8")
