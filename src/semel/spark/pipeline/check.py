@@ -236,9 +236,10 @@ def _permissions(queue: Queue, name: str, *operations: str) -> Iterator[Finding]
         yield Finding(Level.FINE, f"queue {name}: allowed to call {', '.join(allowed)}")
 
 
-def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
-    waiting, retention = int(found.get("ApproximateNumberOfMessages", 0)), int(found.get("MessageRetentionPeriod", 0))
-    fifo = found.get("FifoQueue") == "true"
+def _queue(name: str, attributes: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
+    waiting = int(attributes.get("ApproximateNumberOfMessages", 0))
+    retention = int(attributes.get("MessageRetentionPeriod", 0))
+    fifo = attributes.get("FifoQueue") == "true"
     kind = "FIFO" if fifo else "Standard"
     yield Finding(Level.FINE, f"queue {name}: {kind}, {waiting:,} waiting, kept for {retention / DAY:g} days")
     if fifo and options.receivers_of(name) > 1:

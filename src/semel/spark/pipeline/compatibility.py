@@ -31,8 +31,8 @@ class PipelineChanged(SemelError):
     it."""
 
     def __init__(self, changes: list[Change]) -> None:
-        told = "".join(f"\n  - {change.text}" for change in changes)
-        super().__init__(f"the file does not fit what this checkpoint has done so far:{told}")
+        texts = "".join(f"\n  - {change.text}" for change in changes)
+        super().__init__(f"the file does not fit what this checkpoint has done so far:{texts}")
         self.changes = tuple(changes)
 
 

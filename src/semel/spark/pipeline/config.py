@@ -210,14 +210,16 @@ class SourceSpec:
     def options(self, checkpoint: str) -> dict[str, str]:
         """The options for `format("sqs")`. Those of dedup = "key" are for the query, on top of the source."""
         own = {"queues", "dedup", "dedup_partitions", "retention", "ledger"}
-        given = {camel(one.name): getattr(self, one.name) for one in fields_of(self) if one.name not in own} | {
+        values = {
+            camel(field.name): getattr(self, field.name) for field in fields_of(self) if field.name not in own
+        } | {
             "queue": ",".join(self.queues),
             "segments": segments_of(checkpoint),
             "dedup": "ledger" if self.dedup is Dedup.LEDGER else "segments",
             "ledgerUrl": self.ledger,
         }
-        whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
-        return {name: str(value) for name, value in (given | whole).items() if value is not None}
+        whole = {name: int(value) for name, value in values.items() if isinstance(value, float) and value.is_integer()}
+        return {name: str(value) for name, value in (values | whole).items() if value is not None}
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -127,17 +127,19 @@ def _schema(section: _Schema) -> SchemaSpec:
         for name in section.metadata
         if f"_{name}" in (field.lower() for field in names)
     ]
-    for number, one in enumerate(section.constraints):
+    for number, constraint in enumerate(section.constraints):
         label = "[[schema.constraints]]"
-        if one.field is not None and names and schema.find(fields, one.field) is None:
-            hint = did_you_mean(one.field, names)
-            problems.append(f'{label} field = "{one.field}": the schema has no such field{hint}')
-        if any(one.name == other.name for other in section.constraints[:number]):
-            problem = "another constraint has this name; rejects would not tell them apart"
-            problems.append(f'{label} name = "{one.name}": {problem}')
+        if constraint.field is not None and names and schema.find(fields, constraint.field) is None:
+            hint = did_you_mean(constraint.field, names)
+            problems.append(f'{label} field = "{constraint.field}": the schema has no such field{hint}')
+        if any(constraint.name == other.name for other in section.constraints[:number]):
+            problem = "another constraint has this name; rejects by the two could not be told apart"
+            problems.append(f'{label} name = "{constraint.name}": {problem}')
     if problems:
         raise ValueError(*problems)
-    constraints = (schema.Constraint(one.name, one.field, one.check) for one in section.constraints)
+    constraints = (
+        schema.Constraint(constraint.name, constraint.field, constraint.check) for constraint in section.constraints
+    )
     extra = Extra.REJECT if body.closed else section.extra
     return SchemaSpec(
         fields, (*body.constraints, *constraints), section.metadata, extra, section.any_as_text, section.raw
@@ -252,7 +254,7 @@ class _Reading:
             for detail in error.errors(include_url=False, include_input=False):
                 self.add(self.worded(detail["type"], detail["loc"], detail.get("ctx", {})))
         if not self.mistakes:
-            pipeline = Pipeline(**{one.name: getattr(file, one.name) for one in fields_of(file)}, path=self.path)
+            pipeline = Pipeline(**{field.name: getattr(file, field.name) for field in fields_of(file)}, path=self.path)
             self.add(_together(pipeline))
         return None if self.mistakes else pipeline
 
@@ -391,12 +393,12 @@ def _conflicts(table: Mapping[str, Any]) -> Iterator[str]:
         if option in source and dedup != "key":
             yield f'[source] {option} is for dedup = "key", and dedup is "{dedup}"; leave it out'
     for name, options in (("schema", ("ddl", "json_schema", "raw")), ("rejects", ("to", "queue", "table"))):
-        given = [option for option in options if option in table.get(name, {})]
-        if len(given) > 1:
-            yield f"[{name}] {' and '.join(given)} are both given, and exclude each other: keep one of them"
-        if name == "schema" and not given:
+        chosen = [option for option in options if option in table.get(name, {})]
+        if len(chosen) > 1:
+            yield f"[{name}] {' and '.join(chosen)} are both given, and exclude each other: keep one of them"
+        if name == "schema" and not chosen:
             yield f"[schema] ddl or json_schema or raw is missing: {_BODY}"
-        if given == ["raw"] and body["raw"] is False:
+        if chosen == ["raw"] and body["raw"] is False:
             yield f"[schema] raw = false, and neither ddl nor json_schema is given: {_BODY}"
     if body.get("raw") is True:
         for option in [name for name in ("extra", "any_as_text", "constraints") if name in body]:

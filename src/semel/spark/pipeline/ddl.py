@@ -105,8 +105,8 @@ class _Parser:
 
     def fail(self, what: str) -> NoReturn:
         token = self.token
-        found = "the text ends" if token.kind == "end" else f"there is {token.text!r} at character {token.start + 1}"
-        raise SchemaError(f"{what}, and {found} ({_near(self._text, token.start)})")
+        instead = "the text ends" if token.kind == "end" else f"there is {token.text!r} at character {token.start + 1}"
+        raise SchemaError(f"{what}, and {instead} ({_near(self._text, token.start)})")
 
     def _next(self) -> str:
         token = self.token

@@ -219,8 +219,8 @@ def _timestamp(wire: str) -> str:
 
 def _decimal(kind: pa.DataType, wire: str) -> str:
     """From a number, or from a text that is one: money is often sent so."""
-    name, given, text = sql_type(kind), f"schema_of_variant({wire})", f"try_cast({wire} AS STRING)"
+    name, json_type, text = sql_type(kind), f"schema_of_variant({wire})", f"try_cast({wire} AS STRING)"
     if kind.precision <= _EXACT_DIGITS:
         return f"try_cast({wire} AS {name})"
-    number = f"CASE WHEN {given} <> 'BOOLEAN' THEN try_cast({wire} AS {name}) END"
-    return f"CASE WHEN {given} = 'STRING' THEN try_cast({text} AS {name}) ELSE {number} END"
+    number = f"CASE WHEN {json_type} <> 'BOOLEAN' THEN try_cast({wire} AS {name}) END"
+    return f"CASE WHEN {json_type} = 'STRING' THEN try_cast({text} AS {name}) ELSE {number} END"
