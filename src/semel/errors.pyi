@@ -47,9 +47,9 @@ from semel.spark.pipeline.errors import PipelineFailed as PipelineFailed
 from semel.spark.pipeline.errors import SparkGone as SparkGone
 from semel.spark.pipeline.schema import SchemaError as SchemaError
 from semel.spark.segments.codec import SegmentDamaged as SegmentDamaged
-from semel.spark.segments.log import BatchAlreadyCommitted as BatchAlreadyCommitted
-from semel.spark.segments.log import LogError as LogError
-from semel.spark.segments.log import OtherQuery as OtherQuery
+from semel.spark.segments.segment_log import BatchAlreadyCommitted as BatchAlreadyCommitted
+from semel.spark.segments.segment_log import LogError as LogError
+from semel.spark.segments.segment_log import OtherQuery as OtherQuery
 from semel.spark.segments.storage import StorageError as StorageError
 from semel.spark.segments.storage import StoragePermissionDenied as StoragePermissionDenied
 from semel.spark.segments.storage import StorageUnavailable as StorageUnavailable

@@ -35,7 +35,7 @@ from semel.spark.pipeline.batch_task import Outcome
 from semel.spark.pipeline.batch_task import Task as SinkTask
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
 from semel.spark.segments import codec
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
+from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.sinks.contract import Sink
 from semel.spark.sinks.dead_letters import RejectTable

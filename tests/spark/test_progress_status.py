@@ -26,7 +26,7 @@ from semel.spark.pipeline.progress.snapshot import MAX_REASONS, OTHER, Snapshot,
 from semel.spark.pipeline.progress.totals import Progress, Rates, source_totals
 from semel.spark.pipeline.stop import Stop
 from semel.spark.segments import model
-from semel.spark.segments.log import FORMER_COMMITTED, SegmentLog
+from semel.spark.segments.segment_log import FORMER_COMMITTED, SegmentLog
 from semel.spark.segments.storage import LocalStore, open_store
 
 ID = "a" * 32

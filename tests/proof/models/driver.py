@@ -19,7 +19,8 @@ from semel.spark.pipeline.agreement import DriverLog
 from semel.spark.pipeline.batch import is_in
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import (
+from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
+from semel.spark.segments.segment_log import (
     COMMITS,
     FORMAT,
     FORMER_COMMITTED,
@@ -30,7 +31,6 @@ from semel.spark.segments.log import (
     LogError,
     SegmentLog,
 )
-from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
 from semel.spark.sinks.contract import Commit, MicroBatch, Sink, SinkError
 from semel.spark.source.committer import BatchCommitter
 from semel.spark.source.options import ReadOptions

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import semel.sqs.client.queue as sqs_queue
 from semel.spark.pipeline import agreement, batch, checkpoint
-from semel.spark.segments import codec, log
+from semel.spark.segments import codec, segment_log
 from semel.spark.source import acknowledger, claims, committer, heartbeat, idle_poll, planner, reader
 from simulation.spark_threads import Pool, Threading
 
@@ -29,7 +29,10 @@ def installed(world: SparkWorld) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         *[(module, "threading", threading) for module in (idle_poll, heartbeat, committer)],
         *[(module, "ThreadPoolExecutor", pool) for module in (acknowledger, heartbeat)],
-        *[(module, "uuid4", unique) for module in (agreement, checkpoint, log, claims, planner, reader, sqs_queue)],
+        *[
+            (module, "uuid4", unique)
+            for module in (agreement, checkpoint, segment_log, claims, planner, reader, sqs_queue)
+        ],
         (batch, "outcomes_of", lambda job, task: job.run(task)),
         (planner, "WORTH_A_TASK", WORTH_A_TASK),
         (checkpoint, "open_store", lambda _: world.opening),

@@ -29,8 +29,8 @@ from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Checkpoint
 from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, task_count
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
 from semel.spark.source.acknowledger import sent_times

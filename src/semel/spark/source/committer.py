@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from semel.messages.visibility import visibility_for
-from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder, task_count
+from semel.spark.segments.segment_log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.returns import Returned, return_messages

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import uuid4
 
-from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, SegmentAck, SegmentId
+from semel.spark.segments.segment_log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
 from semel.spark.source import backlog
 from semel.spark.source.backlog import IN_FLIGHT, VISIBLE, Backlog
 from semel.spark.source.committer import BatchCommitter
