@@ -14,7 +14,7 @@ from unittest.mock import patch
 import orjson
 import pyarrow as pa
 
-from semel.spark.pipeline import agreement, batch
+from semel.spark.pipeline import agreement, micro_batch
 from semel.spark.segments import codec, segment_log
 from semel.spark.segments.codec import Meta
 from semel.spark.segments.model import Committed, Sealed, SegmentAck, SegmentId, folder
@@ -244,7 +244,7 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
         return last is not None and last.number >= wanted.number
 
     with patched(
-        (batch, "is_in", is_in),
+        (micro_batch, "is_in", is_in),
         (spark_sink, "already_committed", already),
         (agreement, "check", lambda *_given: None),
         (SegmentLog, "in_sink", lambda self, number: str(self.content(number))),
@@ -254,7 +254,9 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
 
 @mutant
 def a_batch_that_is_in_the_table_is_written_again() -> Iterator[None]:
-    with patched((batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)):
+    with patched(
+        (micro_batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)
+    ):
         yield
 
 

@@ -21,9 +21,9 @@ from semel.errors import SemelError
 from semel.ledger.contract import Ledger
 from semel.spark.interpreter import running_spark
 from semel.spark.pipeline import spark_start
-from semel.spark.pipeline.batch_task import Outcome
 from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.config import Ack, Dedup, HandlerSpec, Pipeline, SchemaSpec, SourceSpec
+from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.query import Options, PipelineQuery
 from semel.spark.pipeline.runner import Runner, record_end

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
 from semel.spark.pipeline import agreement, body_sql, queues
-from semel.spark.pipeline.batch import Batches
-from semel.spark.pipeline.batch_task import Outcome
 from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config import Dedup, Pipeline
+from semel.spark.pipeline.micro_batch import Batches
+from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.attempt_events import Events
 from semel.spark.pipeline.progress.metrics import Metrics
