@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 
 from semel.errors import PermissionDenied, Unavailable
 from semel.spark.pipeline.checkpoint import Checkpoint
-from semel.spark.pipeline.errors import in_one_line
+from semel.spark.pipeline.query_failures import in_one_line
 from semel.spark.segments.object_store import ObjectStore
 from semel.spark.segments.segment_log import (
     COMMITS,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.errors import SemelError
-from semel.spark.pipeline.errors import SparkGone, explained
 from semel.spark.pipeline.micro_batch import Batches, StopAsked
+from semel.spark.pipeline.query_failures import SparkGone, explained
 from semel.spark.pipeline.stop import Stop
 
 if TYPE_CHECKING:
