@@ -22,7 +22,7 @@ from semel.spark.pipeline.progress.metrics import Metrics
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.progress.totals import Progress
 from semel.spark.pipeline.runner import Runner
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End, Stream, Trigger
 from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, Sink, Written
 from semel.spark.sinks.dead_letters import RejectTable

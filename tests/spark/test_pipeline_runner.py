@@ -48,7 +48,7 @@ from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.snapshot import Snapshot, State, Totals
 from semel.spark.pipeline.runner import Report, run
 from semel.spark.pipeline.schema import Constraint
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.stop_request import Stop
 from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.sqs import Client, Entry, Queue

@@ -27,7 +27,7 @@ from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.query import Options, PipelineQuery
 from semel.spark.pipeline.runner import Runner, record_end
-from semel.spark.pipeline.stop import Stop, interruptible, on_signals
+from semel.spark.pipeline.stop_request import Stop, interruptible, on_signals
 from semel.spark.pipeline.stream import End, Trigger
 from semel.spark.sinks.handlers.app_loader import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink

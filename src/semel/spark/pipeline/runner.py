@@ -24,7 +24,7 @@ from semel.spark.pipeline.progress.snapshot import Snapshot, State
 from semel.spark.pipeline.query import Options, PipelineQuery, recorded
 from semel.spark.pipeline.query_failures import explained, kind_of
 from semel.spark.pipeline.sink_factory import rejects_of, sink_of
-from semel.spark.pipeline.stop import Stop, interruptible, on_signals
+from semel.spark.pipeline.stop_request import Stop, interruptible, on_signals
 from semel.spark.pipeline.stream import TICK, End, Stream, Trigger, quietly
 from semel.spark.spark_session import end_java
 
