@@ -162,7 +162,7 @@ _WHERE: Final = {
     "ResetOutdated": "semel.spark.pipeline.agreement",
     "ResultNotKept": "semel.ledger.idempotent.decorator",
     "Retry": "semel.consumer.outcomes",
-    "SchemaError": "semel.spark.pipeline.schema",
+    "SchemaError": "semel.spark.pipeline.body_schema",
     "SegmentDamaged": "semel.spark.segments.codec",
     "SelectionError": "semel.dlq.selection",
     "SendError": "semel.spark.writer.sender",

@@ -39,13 +39,13 @@ from semel.messages.decoding import Undecodable as Undecodable
 from semel.messages.keys import NoKey as NoKey
 from semel.spark.java import JavaError as JavaError
 from semel.spark.pipeline.agreement import ResetOutdated as ResetOutdated
+from semel.spark.pipeline.body_schema import SchemaError as SchemaError
 from semel.spark.pipeline.checkpoint import CheckpointError as CheckpointError
 from semel.spark.pipeline.checkpoint import Disagreement as Disagreement
 from semel.spark.pipeline.compatibility import PipelineChanged as PipelineChanged
 from semel.spark.pipeline.config import PipelineFileError as PipelineFileError
 from semel.spark.pipeline.query_failures import PipelineFailed as PipelineFailed
 from semel.spark.pipeline.query_failures import SparkGone as SparkGone
-from semel.spark.pipeline.schema import SchemaError as SchemaError
 from semel.spark.segments.codec import SegmentDamaged as SegmentDamaged
 from semel.spark.segments.segment_log import BatchAlreadyCommitted as BatchAlreadyCommitted
 from semel.spark.segments.segment_log import LogError as LogError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from semel.spark.pipeline.body_schema import RESERVED, SOURCE, Constraint, Fields, find, literal
 from semel.spark.pipeline.config import Extra, HandlerSpec, Pipeline, PipelineFileError, SchemaSpec
-from semel.spark.pipeline.schema import RESERVED, SOURCE, Constraint, Fields, find, literal
 from semel.spark.pipeline.wire import OPTIONS, Problem, Wire, unknown
 from semel.spark.sinks.table_schema import quoted, sql_type
 from semel.spark.source.column_types import REJECTED, TRACED

@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 
 from semel.durations import seconds
 from semel.errors import SemelError
-from semel.spark.pipeline import schema
+from semel.spark.pipeline import body_schema
 from semel.spark.source.column_types import METADATA as METADATA
 from semel.spark.source.options import ReadOptions, camel, limits_of
 
@@ -226,8 +226,8 @@ class SourceSpec:
 class SchemaSpec:
     """`fields` of the body; none of them if `raw`: then the row's only field is `body`, the text as it came."""
 
-    fields: SkipValidation[schema.Fields]
-    constraints: SkipValidation[tuple[schema.Constraint, ...]] = ()
+    fields: SkipValidation[body_schema.Fields]
+    constraints: SkipValidation[tuple[body_schema.Constraint, ...]] = ()
     metadata: tuple[str, ...] = ()
     extra: Extra = Extra.IGNORE
     any_as_text: bool = False  # a STRING takes any JSON value, as its text

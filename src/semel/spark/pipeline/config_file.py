@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from semel.spark.pipeline import ddl, json_schema, schema
+from semel.spark.pipeline import body_schema, ddl, json_schema
 from semel.spark.pipeline.body_sql import row_fields
 from semel.spark.pipeline.config import (
     METADATA,
@@ -66,7 +66,7 @@ _OTHER_REJECTS: Final = 'it is "dead-letter-queue"; for another queue or a table
 def _from_ddl(text: str) -> json_schema.Read:
     try:
         return json_schema.Read(ddl.parse(text), (), closed=False)
-    except schema.SchemaError as error:
+    except body_schema.SchemaError as error:
         raise ValueError(str(error)) from None
 
 
@@ -75,7 +75,7 @@ def _from_json_schema(path: str) -> json_schema.Read:
         return json_schema.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    except schema.SchemaError as error:
+    except body_schema.SchemaError as error:
         raise ValueError(str(error)) from None
 
 
@@ -120,7 +120,7 @@ def _rejects(section: _Rejects) -> RejectSpec:
 def _schema(section: _Schema) -> SchemaSpec:
     """Raises ValueError with all that does not fit the body's fields."""
     body = cast(json_schema.Read | None, section.ddl or section.json_schema) or json_schema.Read((), (), closed=False)
-    fields = schema.closed(body.fields) if section.extra is Extra.REJECT else body.fields
+    fields = body_schema.closed(body.fields) if section.extra is Extra.REJECT else body.fields
     names = [field.name for field in fields]
     problems = [
         f"[schema] metadata: {name!r} becomes the column _{name}, and the schema has a field of that name"
@@ -129,7 +129,7 @@ def _schema(section: _Schema) -> SchemaSpec:
     ]
     for number, constraint in enumerate(section.constraints):
         label = "[[schema.constraints]]"
-        if constraint.field is not None and names and schema.find(fields, constraint.field) is None:
+        if constraint.field is not None and names and body_schema.find(fields, constraint.field) is None:
             hint = did_you_mean(constraint.field, names)
             problems.append(f'{label} field = "{constraint.field}": the schema has no such field{hint}')
         if any(constraint.name == other.name for other in section.constraints[:number]):
@@ -138,7 +138,8 @@ def _schema(section: _Schema) -> SchemaSpec:
     if problems:
         raise ValueError(*problems)
     constraints = (
-        schema.Constraint(constraint.name, constraint.field, constraint.check) for constraint in section.constraints
+        body_schema.Constraint(constraint.name, constraint.field, constraint.check)
+        for constraint in section.constraints
     )
     extra = Extra.REJECT if body.closed else section.extra
     return SchemaSpec(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 
-from semel.spark.pipeline.schema import COMMENT, TYPES, Fields, SchemaError, array_of, checked, map_of
+from semel.spark.pipeline.body_schema import COMMENT, TYPES, Fields, SchemaError, array_of, checked, map_of
 
 _NAMES: Final = TYPES | {
     "BYTE": pa.int8(),

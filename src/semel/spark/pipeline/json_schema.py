@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.spark.pipeline import ddl
-from semel.spark.pipeline.schema import COMMENT, TYPES, Constraint, Fields, SchemaError, checked, close, literal
+from semel.spark.pipeline.body_schema import COMMENT, TYPES, Constraint, Fields, SchemaError, checked, close, literal
 from semel.spark.sinks.table_schema import quoted
 
 _REMARKS: Final = (

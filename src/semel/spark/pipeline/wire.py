@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import types
 
-from semel.spark.pipeline.schema import is_closed, literal
+from semel.spark.pipeline.body_schema import is_closed, literal
 from semel.spark.sinks.table_schema import quoted, sql_type
 
 _DAY: Final = r"(?!0000)\d{4}-\d{2}-\d{2}"
