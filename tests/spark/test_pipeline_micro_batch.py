@@ -25,8 +25,8 @@ from semel.spark.pipeline.runner import Runner
 from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End, Stream, Trigger
 from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, Sink, Written
-from semel.spark.sinks.dead_letters import RejectTable
 from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.rejects import RejectTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -298,7 +298,7 @@ def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
     from semel.spark.pipeline.body_sql import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
     from semel.spark.sinks.contract import Checkable
-    from semel.spark.sinks.dead_letters import TABLE
+    from semel.spark.sinks.rejects import TABLE
 
     with suppress(SemelError):  # `_history` reports a record that cannot be read
         former = Checkpoint(pipeline.checkpoint).record()

@@ -30,7 +30,7 @@ from semel.spark.pipeline.sink_factory import needs_validation, traces
 from semel.spark.pipeline.stream import Stream, Trigger
 from semel.spark.segments.model import Totals as SourceTotals
 from semel.spark.sinks.contract import Checkable, ReturnsMessages, Sink
-from semel.spark.sinks.dead_letters import TABLE as REJECTED
+from semel.spark.sinks.rejects import TABLE as REJECTED
 from semel.spark.source.deduplication import late_rows
 from semel.version import __version__
 

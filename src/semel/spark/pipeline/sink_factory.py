@@ -73,7 +73,7 @@ def traces(pipeline: Pipeline) -> str | None:
 
 
 def rejects_of(pipeline: Pipeline) -> Sink:
-    from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
+    from semel.spark.sinks.rejects import RejectQueue, RejectTable
 
     rejects, source = pipeline.rejects, pipeline.source
     if rejects.to is RejectTo.TABLE:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
     from semel.spark.sinks.delta import DeltaSink
     from semel.spark.sinks.parquet import ParquetSink
     from semel.spark.sinks.postgres.sink import PostgresSink
+    from semel.spark.sinks.rejects import RejectQueue, RejectTable
 
 __all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTable"]
 
@@ -23,8 +23,8 @@ _WHERE: Final = {
     "DeltaSink": ("delta", "delta"),
     "ParquetSink": ("parquet", "spark"),
     "PostgresSink": ("postgres.sink", "postgres"),
-    "RejectQueue": ("dead_letters", "spark"),
-    "RejectTable": ("dead_letters", "spark"),
+    "RejectQueue": ("rejects", "spark"),
+    "RejectTable": ("rejects", "spark"),
 }
 
 
