@@ -29,7 +29,7 @@ from semel.spark.pipeline.query import Options, PipelineQuery
 from semel.spark.pipeline.runner import Runner, record_end
 from semel.spark.pipeline.stop_request import Stop, interruptible, on_signals
 from semel.spark.pipeline.stream import End, Trigger
-from semel.spark.sinks.handlers.app_loader import AppReference
+from semel.spark.sinks.handlers.executor_app import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import Patience
 from semel.spark.spark_session import end_java, usable_cores

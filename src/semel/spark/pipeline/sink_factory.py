@@ -46,7 +46,7 @@ def sink_of(pipeline: Pipeline) -> Sink:
                 profile=spec.profile,
             )
         case HandlerSpec() as spec:
-            from semel.spark.sinks.handlers.app_loader import AppReference
+            from semel.spark.sinks.handlers.executor_app import AppReference
             from semel.spark.sinks.handlers.sink import HandlerSink
 
             source = pipeline.source
