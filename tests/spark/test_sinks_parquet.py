@@ -14,7 +14,7 @@ import pytest
 from semel.errors import Unavailable
 from semel.spark import crash_points
 from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
-from semel.spark.sinks.delta import DeltaSink
+from semel.spark.sinks.delta.sink import DeltaSink
 from semel.spark.sinks.parquet import ParquetSink
 from semel.spark.sinks.parquet_encoder import file_error
 from semel.spark.sinks.rejects import RejectTable

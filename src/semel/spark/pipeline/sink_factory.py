@@ -25,7 +25,7 @@ def sink_of(pipeline: Pipeline) -> Sink:
 
             return ParquetSink(path)
         case DeltaSpec(path=path):
-            from semel.spark.sinks.delta import DeltaSink
+            from semel.spark.sinks.delta.sink import DeltaSink
 
             return DeltaSink(path)
         case PostgresSpec() as spec:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.errors import SemelError
 
 if TYPE_CHECKING:
-    from semel.spark.sinks.delta import DeltaSink
+    from semel.spark.sinks.delta.sink import DeltaSink
     from semel.spark.sinks.parquet import ParquetSink
     from semel.spark.sinks.postgres.sink import PostgresSink
     from semel.spark.sinks.rejects import RejectQueue, RejectTable
@@ -20,7 +20,7 @@ __all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTab
 
 # name: (module, the extra that brings its library)
 _WHERE: Final = {
-    "DeltaSink": ("delta", "delta"),
+    "DeltaSink": ("delta.sink", "delta"),
     "ParquetSink": ("parquet", "spark"),
     "PostgresSink": ("postgres.sink", "postgres"),
     "RejectQueue": ("rejects", "spark"),
