@@ -38,7 +38,7 @@ from semel.spark.segments import codec
 from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.sinks.contract import Sink
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.rejects import RejectTable
 from semel.spark.source import planner
 from semel.spark.source.planner import Offset, Planner

@@ -26,7 +26,7 @@ from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.segments.model import Content, SegmentId
 from semel.spark.segments.segment_log import LogError, OtherQuery
 from semel.spark.sinks.contract import Commit, MicroBatch
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.rejects import RejectTable
 from semel.spark.source.planner import assignments
 from semel.sqs import Client, Entry

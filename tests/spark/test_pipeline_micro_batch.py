@@ -25,7 +25,7 @@ from semel.spark.pipeline.runner import Runner
 from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End, Stream, Trigger
 from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, Sink, Written
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.rejects import RejectTable
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ PROGRESS: Final = "sink"  # in the checkpoint: what a sink without transactions 
 def sink_of(pipeline: Pipeline) -> Sink:
     match pipeline.sink:
         case ParquetSpec(path=path):
-            from semel.spark.sinks.parquet import ParquetSink
+            from semel.spark.sinks.parquet.sink import ParquetSink
 
             return ParquetSink(path)
         case DeltaSpec(path=path):

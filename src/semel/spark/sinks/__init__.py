@@ -12,7 +12,7 @@ from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.spark.sinks.delta.sink import DeltaSink
-    from semel.spark.sinks.parquet import ParquetSink
+    from semel.spark.sinks.parquet.sink import ParquetSink
     from semel.spark.sinks.postgres.sink import PostgresSink
     from semel.spark.sinks.rejects import RejectQueue, RejectTable
 
@@ -21,7 +21,7 @@ __all__ = ["DeltaSink", "ParquetSink", "PostgresSink", "RejectQueue", "RejectTab
 # name: (module, the extra that brings its library)
 _WHERE: Final = {
     "DeltaSink": ("delta.sink", "delta"),
-    "ParquetSink": ("parquet", "spark"),
+    "ParquetSink": ("parquet.sink", "spark"),
     "PostgresSink": ("postgres.sink", "postgres"),
     "RejectQueue": ("rejects", "spark"),
     "RejectTable": ("rejects", "spark"),
