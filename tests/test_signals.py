@@ -15,7 +15,7 @@ event = threading.Event()
 entered = OnSignals(event.set)
 """
 PIPELINE: Final = """
-from semel.spark.pipeline.stop import Stop, on_signals
+from semel.spark.pipeline.stop_request import Stop, on_signals
 stop = Stop()
 event, entered = stop._wake, on_signals(stop)
 """

@@ -160,7 +160,7 @@ def read_files_instead(given: dict[str, Any]) -> None:
 
 def latency(given: dict[str, Any]) -> dict[str, Any]:
     """From send to row: a pipeline that runs all the time, and a producer that sends a few at a time."""
-    from semel.spark.pipeline.stop import Stop
+    from semel.spark.pipeline.stop_request import Stop
 
     stop = Stop()
     with observed() as batches:

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.cli import main
-from semel.demo.audit import Audit, audit, lines, table_rows
 from semel.demo.handler import Comparison, outcome, table
 from semel.demo.producer import Sent
+from semel.demo.table_audit import Audit, audit, lines, table_rows
 
 SEMEL = (sys.executable, "-m", "semel.cli")
 # As on a machine where only `pip install semel` was run; for sitecustomize.py, which every Python reads at its start.

@@ -28,7 +28,7 @@ from semel.dlq.messages import DeadLetterMessage
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.messages.keys import key_rule
-from semel.spark.sinks.handlers import messages
+from semel.spark.sinks.handlers import row_messages
 from semel.spark.source import columns
 from semel.sqs import Attribute, Received, limits
 from semel.sqs.client.messages import wire_attributes
@@ -294,6 +294,6 @@ def test_whatever_a_message_says_spark_can_read_it_and_seal_it(body: str, attrib
         assert key is None or len(key.encode()) <= 900
     table = columns.table([columns.SourceMessage(message, 0.0, 0.0, None)], "orders", None)
     (batch,) = table.to_batches()
-    ((queue, read),) = messages.messages(batch)
+    ((queue, read),) = row_messages.messages(batch)
     assert queue == "orders"
     assert (read.message_id, read.body) == (message.message_id, body)

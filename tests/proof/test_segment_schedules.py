@@ -29,17 +29,17 @@ import pytest
 
 import suite
 from semel.errors import SemelError
-from semel.spark.pipeline import agreement, batch
-from semel.spark.pipeline.batch import Batches
-from semel.spark.pipeline.batch_task import Outcome
-from semel.spark.pipeline.batch_task import Task as SinkTask
+from semel.spark.pipeline import agreement, micro_batch
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
+from semel.spark.pipeline.micro_batch import Batches
+from semel.spark.pipeline.micro_batch_task import Outcome
+from semel.spark.pipeline.micro_batch_task import Task as SinkTask
 from semel.spark.segments import codec
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
+from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.sinks.contract import Sink
-from semel.spark.sinks.dead_letters import RejectTable
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
+from semel.spark.sinks.rejects import RejectTable
 from semel.spark.source import planner
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
@@ -383,7 +383,7 @@ def test_each_message_is_in_the_table_once_whatever_happens_to_drivers_tasks_and
     tmp_path: Path, seed: int, ack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "WORTH_A_TASK", 4)
-    monkeypatch.setattr(batch, "outcomes_of", lambda job, task: job.run(task))
+    monkeypatch.setattr(micro_batch, "outcomes_of", lambda job, task: job.run(task))
     random = Random(f"{seed} {ack}")
     with intake(tmp_path / "checkpoint/segments") as found:
         place = replace(found, options=replace(found.options, threads=1, receivers=3, ack=ack))

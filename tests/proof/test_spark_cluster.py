@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from semel.broker import running
-from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from spark import cluster, crashing
 from spark.cluster import Cluster

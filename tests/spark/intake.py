@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from driven import Clock
 from semel.broker import EmbeddedBroker, running
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import SegmentAck
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import LocalStore, Store
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.planner import Offset, Planner

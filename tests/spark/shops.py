@@ -13,8 +13,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.broker import EmbeddedBroker
-from semel.spark.sinks.handlers.app_loader import AppReference
-from semel.spark.sinks.handlers.messages import NEEDED
+from semel.spark.sinks.handlers.executor_app import AppReference
+from semel.spark.sinks.handlers.row_messages import NEEDED
 from semel.sqs import Client, Entry, Queue, Received, Sent
 
 HEAD = """\

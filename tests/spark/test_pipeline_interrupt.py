@@ -15,7 +15,7 @@ import pytest
 
 import interrupted
 from semel.broker import EmbeddedBroker, running
-from semel.spark.pipeline.stop import INTERRUPT_DRAIN, Stop, interruptible, on_signals
+from semel.spark.pipeline.stop_request import INTERRUPT_DRAIN, Stop, interruptible, on_signals
 from semel.sqs import Client, Entry
 
 SEMEL: Final = (sys.executable, "-m", "semel")

@@ -22,7 +22,7 @@ from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.snapshot import Snapshot
 from semel.spark.pipeline.query import PipelineQuery
 from semel.spark.pipeline.runner import GIVE_UP, PAUSE, Report, Runner, run
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End
 from semel.spark.segments.storage import LocalStore, StorageUnavailable
 from semel.spark.sinks.contract import SinkError, SinkUnavailable

@@ -28,6 +28,7 @@ from semel.cli import main
 from semel.errors import SemelError
 from semel.spark import crash_points
 from semel.spark.pipeline import queues
+from semel.spark.pipeline.body_schema import Constraint
 from semel.spark.pipeline.config import (
     Dedup,
     DeltaSpec,
@@ -47,9 +48,8 @@ from semel.spark.pipeline.config import (
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.snapshot import Snapshot, State, Totals
 from semel.spark.pipeline.runner import Report, run
-from semel.spark.pipeline.schema import Constraint
-from semel.spark.pipeline.stop import Stop
-from semel.spark.segments.log import SegmentLog
+from semel.spark.pipeline.stop_request import Stop
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.sqs import Client, Entry, Queue
 from spark import shops

@@ -19,14 +19,14 @@ import pytest
 from semel.errors import SemelError
 from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError, Record
 from semel.spark.pipeline.config import ParquetSpec, Pipeline, SchemaSpec, SourceSpec
-from semel.spark.pipeline.errors import PipelineFailed, explained, in_one_line
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.metrics import Metrics, health, serve
 from semel.spark.pipeline.progress.snapshot import MAX_REASONS, OTHER, Snapshot, State, Totals, added
 from semel.spark.pipeline.progress.totals import Progress, Rates, source_totals
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.query_failures import PipelineFailed, explained, in_one_line
+from semel.spark.pipeline.stop_request import Stop
 from semel.spark.segments import model
-from semel.spark.segments.log import FORMER_COMMITTED, SegmentLog
+from semel.spark.segments.segment_log import FORMER_COMMITTED, SegmentLog
 from semel.spark.segments.storage import LocalStore, open_store
 
 ID = "a" * 32

@@ -16,9 +16,16 @@ from obstore.store import MemoryStore
 
 from semel.errors import PermissionDenied, Unavailable
 from semel.spark.pipeline.checkpoint import Checkpoint
-from semel.spark.pipeline.errors import in_one_line
-from semel.spark.segments.log import COMMITS, FORMER_COMMITTED, FORMER_UNCONFIRMED, IDENTITY, LogError, SegmentLog
+from semel.spark.pipeline.query_failures import in_one_line
 from semel.spark.segments.object_store import ObjectStore
+from semel.spark.segments.segment_log import (
+    COMMITS,
+    FORMER_COMMITTED,
+    FORMER_UNCONFIRMED,
+    IDENTITY,
+    LogError,
+    SegmentLog,
+)
 from semel.spark.segments.storage import LocalStore, StorageError, StorageUnavailable, Store, open_store
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.reader import Assignment, SourceTask

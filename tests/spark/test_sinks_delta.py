@@ -20,10 +20,10 @@ from deltalake.transaction import AddAction
 
 from semel.errors import SemelError, Unavailable
 from semel.spark import retries
-from semel.spark.sinks import delta
 from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable, Written
-from semel.spark.sinks.delta import DeltaSink
-from semel.spark.sinks.delta_statistics import Statistics
+from semel.spark.sinks.delta import sink as delta_sink
+from semel.spark.sinks.delta.sink import DeltaSink
+from semel.spark.sinks.delta.statistics import Statistics
 from spark.sinks_support import (
     EVERY_TYPE,
     NOON,
@@ -168,8 +168,8 @@ def test_a_driver_that_was_overtaken_while_it_looked_takes_the_batch_for_committ
     winner, loser = table.driver(), table.driver()
     late = write(loser, 0, [orders("a")])
     put(winner, 0, [orders("a")])  # which removes the files of the other
-    answers, look = iter([True]), delta._last
-    monkeypatch.setattr(delta, "_last", lambda found, which: None if next(answers, False) else look(found, which))
+    answers, look = iter([True]), delta_sink._last
+    monkeypatch.setattr(delta_sink, "_last", lambda found, which: None if next(answers, False) else look(found, which))
     loser.commit(batch(0), late)
     assert table.ids() == ["a"]
 

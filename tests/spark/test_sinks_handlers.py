@@ -26,7 +26,7 @@ from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
 from semel.spark.pipeline import handler_app
 from semel.spark.sinks.contract import Commit, MicroBatch, Written
-from semel.spark.sinks.handlers.messages import NEEDED, messages
+from semel.spark.sinks.handlers.row_messages import NEEDED, messages
 from semel.spark.sinks.handlers.row_queue import RowQueue
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import BACKLOG, Patience

@@ -14,10 +14,10 @@ import pytest
 from semel.errors import Unavailable
 from semel.spark import crash_points
 from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
-from semel.spark.sinks.dead_letters import RejectTable
-from semel.spark.sinks.delta import DeltaSink
-from semel.spark.sinks.parquet import ParquetSink
-from semel.spark.sinks.parquet_encoder import file_error
+from semel.spark.sinks.delta.sink import DeltaSink
+from semel.spark.sinks.parquet.encoder import file_error
+from semel.spark.sinks.parquet.sink import ParquetSink
+from semel.spark.sinks.rejects import RejectTable
 from spark.sinks_support import (
     ORDERS,
     Table,

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from semel.spark.pipeline import ddl
+from semel.spark.pipeline.body_schema import encode
 from semel.spark.pipeline.compatibility import compare
-from semel.spark.pipeline.schema import encode
 from semel.spark.sinks.contract import SinkError
 from semel.spark.sinks.table_schema import differences, grown, in_shape, sql_type, storable
 

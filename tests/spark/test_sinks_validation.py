@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from semel.spark.sinks.contract import InvalidRow, Sink, SinkError, invalid_rows
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.postgres.sink import PostgresSink
 from spark.sinks_support import ORDERS, UTC_TIME, batch, orders, put, run
 

@@ -14,8 +14,8 @@ from semel.ledger.contract import ClaimRequest, Won
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.spark import crash_points
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import Sealed, SegmentId
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import claims
 from semel.spark.source.reader import Assignment

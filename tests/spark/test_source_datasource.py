@@ -13,7 +13,7 @@ import pytest
 
 from semel.broker import EmbeddedBroker, running
 from semel.spark import once
-from semel.spark.segments.log import counts
+from semel.spark.segments.segment_log import counts
 from semel.sqs import Client, Entry, Queue
 
 if TYPE_CHECKING:

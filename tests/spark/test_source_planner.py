@@ -14,8 +14,8 @@ import pytest
 
 from semel.spark.pipeline.agreement import DriverLog
 from semel.spark.segments.codec import SegmentDamaged
-from semel.spark.segments.log import LogError, OtherQuery, SegmentLog, counts
 from semel.spark.segments.model import BatchFiles, Committed, SegmentId
+from semel.spark.segments.segment_log import LogError, OtherQuery, SegmentLog, counts
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import committer
 from semel.spark.source.committer import TooManyUnconfirmed

@@ -14,8 +14,8 @@ import pytest
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.model import Committed, SegmentId
+from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from semel.broker import running
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import SegmentId
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.reader import Assignment, SourceTask

@@ -13,7 +13,7 @@ import pytest
 
 from semel.broker import running
 from semel.spark.pipeline.config import SourceSpec
-from semel.spark.sinks.handlers.app_loader import AppReference
+from semel.spark.sinks.handlers.executor_app import AppReference
 from semel.spark.sinks.postgres.staging import PostgresWriter
 from semel.spark.sinks.postgres.table import Table
 from semel.spark.source.options import OptionError, ReadOptions, read_options

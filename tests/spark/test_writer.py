@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from doctor.gatekeeper import gatekeeper
 from semel.broker import EmbeddedBroker, running
 from semel.errors import SemelError, Unavailable
-from semel.spark.pipeline.errors import kind_of
+from semel.spark.pipeline.query_failures import kind_of
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
 from semel.spark.sinks.sqs import Progress, QueueSink

@@ -27,7 +27,7 @@ from semel.ledger.postgres.statements import MIGRATIONS
 from semel.ledger.redis.server_checks import SCHEMA as REDIS
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.ledger.sqlite.schema import VERSION as SQLITE
-from semel.spark.segments.log import FORMAT as SEGMENTS
+from semel.spark.segments.segment_log import FORMAT as SEGMENTS
 from semel.sqs import Attribute, Client, Entry, Queue
 from semel.version import __version__
 from upgrade.saved import (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, option
-from semel.demo.show import Result, Screen
+from semel.demo.display import Result, Screen
 
 LEAST: Final = 100  # orders: with fewer, a kill could come after the work is done
 _CODES: Final = {

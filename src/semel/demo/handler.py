@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from semel.demo.display import Screen
 from semel.demo.processes import CREDENTIALS, Broker, Processes, last_line
-from semel.demo.show import Screen
 from semel.errors import SemelError
 from semel.sqs import Client, Entry, Failure
 

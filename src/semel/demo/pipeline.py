@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from semel.demo.audit import Audit, audit, lines, table_rows
+from semel.demo.display import Screen
 from semel.demo.processes import CREDENTIALS, Broker, Processes, last_line
 from semel.demo.producer import DEAD_LETTERS, QUEUE, Sent, create, send
-from semel.demo.show import Screen
+from semel.demo.table_audit import Audit, audit, lines, table_rows
 from semel.errors import SemelError
 from semel.extras import require
 from semel.spark import java

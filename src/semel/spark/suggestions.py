@@ -9,7 +9,7 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
     """The end of an error: the nearest known name, or else `otherwise`, which is all known names unless given."""
     from difflib import get_close_matches  # Spark's workers start often, and seldom need it
 
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {known_name.lower(): known_name for known_name in known}
     for nearest in get_close_matches(name.lower(), by_lower, 1, 0.6):
         return f"; did you mean {by_lower[nearest]!r}?"
     return f"; there are {', '.join(known)}" if otherwise is None else otherwise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz.scratch import FOLDER
-from semel.spark.pipeline import config_file, ddl, json_schema, schema
+from semel.spark.pipeline import body_schema, config_file, ddl, json_schema
+from semel.spark.pipeline.body_schema import SchemaError
 from semel.spark.pipeline.config import Pipeline, PipelineFileError
-from semel.spark.pipeline.schema import SchemaError
 
 PASSWORD: Final = "hunter22"
 _ENVIRONMENT: Final = {"PASSWORD": PASSWORD, "HOME": "/home/somebody", "EMPTY": ""}
@@ -37,11 +37,11 @@ def fuzz_ddl(data: bytes) -> None:
         assert str(error)
         return
     assert fields
-    again = ddl.parse(schema.ddl(fields))
+    again = ddl.parse(body_schema.ddl(fields))
     assert [(one.name, one.type, one.nullable) for one in again] == [
         (one.name, one.type, one.nullable) for one in fields
     ]
-    assert schema.decode(schema.encode(fields)) == fields
+    assert body_schema.decode(body_schema.encode(fields)) == fields
 
 
 def fuzz_json_schema(data: bytes) -> None:
@@ -53,4 +53,4 @@ def fuzz_json_schema(data: bytes) -> None:
         return
     assert read.fields
     assert all(constraint.name and constraint.check for constraint in read.constraints)
-    assert ddl.parse(schema.ddl(read.fields))
+    assert ddl.parse(body_schema.ddl(read.fields))

@@ -12,8 +12,16 @@ from fuzz.damage import damaged
 from semel.errors import SemelError
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import COMMITS, FORMAT, FORMER_COMMITTED, FORMER_UNCONFIRMED, IDENTITY, PLAN, SegmentLog
 from semel.spark.segments.model import SegmentAck, SegmentId, Totals, folder
+from semel.spark.segments.segment_log import (
+    COMMITS,
+    FORMAT,
+    FORMER_COMMITTED,
+    FORMER_UNCONFIRMED,
+    IDENTITY,
+    PLAN,
+    SegmentLog,
+)
 
 META: Final = Meta("orders", "attempt-1", True, 1_790_000_000.0)
 TABLE: Final = pa.table({"message_id": ["m-1", "m-2"], "body": ["one", None], "sent": [1.5, 2.5], "n": [1, -1]})

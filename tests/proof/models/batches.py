@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from models.driver import Driver
 from models.replay import DIED, ENDED, Call, Pending, Processes
 from semel.spark.segments import codec
-from semel.spark.segments.log import COMMITS
+from semel.spark.segments.segment_log import COMMITS
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, already_committed
 
 VISIBLE, DELETED = "visible", "deleted"  # or the attempt that has received it, marked if it is dead

@@ -13,8 +13,8 @@ from models.batches import Batches, Faults
 from models.driver import Driver, Log, Plan, segment
 from models.replay import Outside
 from semel.spark.segments.codec import Meta, encode
-from semel.spark.segments.log import COMMITS, SegmentLog, Unconfirmed
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentId
+from semel.spark.segments.segment_log import COMMITS, SegmentLog, Unconfirmed
 from semel.spark.sinks.contract import Commit, MicroBatch, Sink
 from semel.spark.source.committer import BatchCommitter
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from models.replay import Outside, Part, TaskDied
 from semel.spark.pipeline.agreement import DriverLog
-from semel.spark.pipeline.batch import is_in
+from semel.spark.pipeline.micro_batch import is_in
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import (
+from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
+from semel.spark.segments.segment_log import (
     COMMITS,
     FORMAT,
     FORMER_COMMITTED,
@@ -30,7 +31,6 @@ from semel.spark.segments.log import (
     LogError,
     SegmentLog,
 )
-from semel.spark.segments.model import Sealed, SegmentAck, SegmentId
 from semel.spark.sinks.contract import Commit, MicroBatch, Sink, SinkError
 from semel.spark.source.committer import BatchCommitter
 from semel.spark.source.options import ReadOptions
@@ -238,7 +238,7 @@ class Driver:
         return "commit", run, rows_in, tuple(sorted(message for ids in rows for message in ids))
 
     def commit(self, outside: Outside, log: SegmentLog, run: Run, rows_in: bool, rows: tuple[str, ...]) -> Part | None:
-        """As pipeline/batch.py; then Spark writes down that the batch is done."""
+        """As pipeline/micro_batch.py; then Spark writes down that the batch is done."""
         content = DriverLog(log).content()
         if not rows_in and outside.call("commit", run.number, content, rows) == "refused":
             raise SinkError("another batch has this number")

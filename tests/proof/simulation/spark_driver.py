@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from semel.errors import SemelError
 from semel.spark.pipeline import agreement
-from semel.spark.pipeline.batch import Batches
-from semel.spark.pipeline.batch_task import Outcome
-from semel.spark.pipeline.batch_task import Task as SinkTask
 from semel.spark.pipeline.checkpoint import Checkpoint, Record
-from semel.spark.segments.log import SegmentLog
+from semel.spark.pipeline.micro_batch import Batches
+from semel.spark.pipeline.micro_batch_task import Outcome
+from semel.spark.pipeline.micro_batch_task import Task as SinkTask
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
 from semel.spark.source.sqs_clock import SqsClock, sqs_time

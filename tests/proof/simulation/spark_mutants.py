@@ -14,11 +14,11 @@ from unittest.mock import patch
 import orjson
 import pyarrow as pa
 
-from semel.spark.pipeline import agreement, batch
-from semel.spark.segments import codec, log
+from semel.spark.pipeline import agreement, micro_batch
+from semel.spark.segments import codec, segment_log
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import Committed, Sealed, SegmentAck, SegmentId, folder
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.sinks.contract import Commit, MicroBatch
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger
@@ -83,7 +83,7 @@ def a_segment_of_a_zombie_is_accepted_after_its_batch_is_committed() -> Iterator
         won = self.store.put_if_absent(segment_id.name, codec.encode(table, meta))
         sealed = Sealed(segment_id, meta, table) if won else self.read(segment_id)
         if sealed is None:
-            raise log.BatchAlreadyCommitted("dropped meanwhile")
+            raise segment_log.BatchAlreadyCommitted("dropped meanwhile")
         return sealed
 
     with patched((SegmentLog, "seal", seal), (SourceTask, "_put", _put_without_a_look_at_the_plan())):
@@ -194,7 +194,7 @@ def a_plan_that_is_not_sealed() -> Iterator[None]:
 @mutant
 def the_lost_answer_to_the_seal_of_a_plan_is_taken_for_a_rival() -> Iterator[None]:
     def seal_plan(self: SegmentLog, end: Mapping[str, Any], owner: str | None = None) -> None:
-        if not self.store.put_if_absent(f"{folder(end['batch'])}/{log.PLAN}", orjson.dumps(end)):
+        if not self.store.put_if_absent(f"{folder(end['batch'])}/{segment_log.PLAN}", orjson.dumps(end)):
             raise self.planned_by_another(end["batch"], owner)
 
     with patched((SegmentLog, "seal_plan", seal_plan)):
@@ -207,7 +207,7 @@ def a_sealed_plan_is_replaced_by_a_later_one() -> Iterator[None]:
 
     def seal_plan(self: SegmentLog, end: Mapping[str, Any], owner: str | None = None) -> None:
         if self.through() < end["batch"]:
-            self.store.put(f"{folder(end['batch'])}/{log.PLAN}", orjson.dumps(end))
+            self.store.put(f"{folder(end['batch'])}/{segment_log.PLAN}", orjson.dumps(end))
         real(self, end, owner)
 
     with patched((SegmentLog, "seal_plan", seal_plan)):
@@ -244,7 +244,7 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
         return last is not None and last.number >= wanted.number
 
     with patched(
-        (batch, "is_in", is_in),
+        (micro_batch, "is_in", is_in),
         (spark_sink, "already_committed", already),
         (agreement, "check", lambda *_given: None),
         (SegmentLog, "in_sink", lambda self, number: str(self.content(number))),
@@ -254,7 +254,9 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
 
 @mutant
 def a_batch_that_is_in_the_table_is_written_again() -> Iterator[None]:
-    with patched((batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)):
+    with patched(
+        (micro_batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)
+    ):
         yield
 
 
@@ -275,7 +277,7 @@ def the_last_of_two_drivers_decides_which_deletes_are_in_doubt() -> Iterator[Non
     def finish(self: SegmentLog, committed: Committed, unconfirmed: Any, names: tuple[str, ...]) -> bool:
         ours = real(self, committed, unconfirmed, names)
         if not ours and unconfirmed is not None:
-            newest = self.store.names(log.COMMITS)[-1]
+            newest = self.store.names(segment_log.COMMITS)[-1]
             found = orjson.loads(self.store.read(newest) or b"{}")
             self.store.put(newest, orjson.dumps({**found, "unconfirmed": unconfirmed}))
         return ours

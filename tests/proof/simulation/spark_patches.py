@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import semel.sqs.client.queue as sqs_queue
-from semel.spark.pipeline import agreement, batch, checkpoint
-from semel.spark.segments import codec, log
+from semel.spark.pipeline import agreement, checkpoint, micro_batch
+from semel.spark.segments import codec, segment_log
 from semel.spark.source import acknowledger, claims, committer, heartbeat, idle_poll, planner, reader
 from simulation.spark_threads import Pool, Threading
 
@@ -29,8 +29,11 @@ def installed(world: SparkWorld) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         *[(module, "threading", threading) for module in (idle_poll, heartbeat, committer)],
         *[(module, "ThreadPoolExecutor", pool) for module in (acknowledger, heartbeat)],
-        *[(module, "uuid4", unique) for module in (agreement, checkpoint, log, claims, planner, reader, sqs_queue)],
-        (batch, "outcomes_of", lambda job, task: job.run(task)),
+        *[
+            (module, "uuid4", unique)
+            for module in (agreement, checkpoint, segment_log, claims, planner, reader, sqs_queue)
+        ],
+        (micro_batch, "outcomes_of", lambda job, task: job.run(task)),
         (planner, "WORTH_A_TASK", WORTH_A_TASK),
         (checkpoint, "open_store", lambda _: world.opening),
         (reader, "claims_for", world.claims_for),

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from semel.spark.pipeline import agreement
-from semel.spark.pipeline.batch import Batches
-from semel.spark.segments.log import OtherQuery, SegmentLog
+from semel.spark.pipeline.micro_batch import Batches
+from semel.spark.segments.segment_log import OtherQuery, SegmentLog
 from simulation.choices import Choices
 from simulation.search import Outcome
 from simulation.simulator import Process

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from semel.errors import SemelError
 from semel.spark.segments import codec
-from semel.spark.segments.log import COMMITS
+from semel.spark.segments.segment_log import COMMITS
 from semel.spark.segments.storage import StorageError, StorageUnavailable
 from simulation.faults import CallFaults
 from simulation.simulator import START, Process, Simulator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from semel.errors import SemelError
 from semel.spark.pipeline import agreement
 from semel.spark.pipeline.checkpoint import CheckpointError
-from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.segment_log import SegmentLog
 from simulation.simulator import Process
 from simulation.spark_store import SEGMENTS, SparkProcess
 

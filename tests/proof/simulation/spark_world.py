@@ -18,7 +18,7 @@ from semel.ledger.contract import Ledger
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.keys import scoped
 from semel.spark.pipeline.checkpoint import Checkpoint
-from semel.spark.pipeline.errors import kind_of
+from semel.spark.pipeline.query_failures import kind_of
 from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.source.claims import KeyClaims, LedgerClaims
 from semel.spark.source.planner import Planner

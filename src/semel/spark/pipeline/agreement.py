@@ -29,8 +29,8 @@ from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Checkpoint
 from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, task_count
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, Sink
 from semel.spark.source.acknowledger import sent_times
@@ -71,9 +71,9 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
             "not keep what proves that it belongs to the table. Let that version process what it has begun (`semel "
             "pipeline run FILE --exit-when-empty`); then `semel pipeline reset FILE` takes it over"
         )
-    found = checkpoint.query_id()
-    if found != record.query:
-        what = "was removed" if found is None else f"is of another query ({found})"
+    query = checkpoint.query_id()
+    if query != record.query:
+        what = "was removed" if query is None else f"is of another query ({query})"
         raise Disagreement(
             f"the checkpoint {checkpoint.url} is of the query {record.query}, but its folder {QUERY}/ {what}. Spark "
             f"would number its batches from 0 again, and the sink takes those for what it has already. "

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from semel.spark.pipeline.body_schema import RESERVED, SOURCE, Constraint, Fields, find, literal
 from semel.spark.pipeline.config import Extra, HandlerSpec, Pipeline, PipelineFileError, SchemaSpec
-from semel.spark.pipeline.schema import RESERVED, SOURCE, Constraint, Fields, find, literal
 from semel.spark.pipeline.wire import OPTIONS, Problem, Wire, unknown
 from semel.spark.sinks.table_schema import quoted, sql_type
 from semel.spark.source.column_types import REJECTED, TRACED
@@ -133,18 +133,18 @@ def _pair(problem: Problem) -> tuple[str, str]:
 
 def _problems(pipeline: Pipeline) -> list[tuple[str, str]]:
     schema = pipeline.schema
-    found: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     if not schema.raw:
         wire, read = Wire(schema.any_as_text), _WIRE
         unread = f"{read}.c IS NOT NULL OR {read}.e IS NULL OR {read}.r IS NULL"
-        found.append((unread, _diagnosis(wire, schema.fields)))
+        problems.append((unread, _diagnosis(wire, schema.fields)))
         for field in schema.fields:
-            found += map(_pair, wire.problems(field, _wire(field), quoted(field.name), field.name))
-        found += map(_pair, _of_the_whole(schema))
-    found += [_broken_constraint(one, schema.fields) for one in schema.constraints]
+            problems += map(_pair, wire.problems(field, _wire(field), quoted(field.name), field.name))
+        problems += map(_pair, _of_the_whole(schema))
+    problems += [_broken_constraint(constraint, schema.fields) for constraint in schema.constraints]
     if not isinstance(pipeline.sink, HandlerSpec):  # a handler has a rule of its own for the key
-        found.append(_no_key(pipeline.source.key))
-    return found
+        problems.append(_no_key(pipeline.source.key))
+    return problems
 
 
 def _of_the_whole(schema: SchemaSpec) -> Iterator[Problem]:
@@ -187,7 +187,7 @@ def _broken_constraint(constraint: Constraint, fields: Fields) -> tuple[str, str
 
 
 def _path(fields: Fields, path: str) -> str:
-    if any(one.name == path for one in fields):
+    if any(field.name == path for field in fields):
         return quoted(path)
     return ".".join(map(quoted, path.split(".")))
 
@@ -219,18 +219,18 @@ def check_constraints(spark: SparkSession, pipeline: Pipeline) -> None:
 
     if not pipeline.schema.constraints:
         return
-    columns = (f"CAST(NULL AS {sql_type(one.type)}) AS {quoted(one.name)}" for one in pipeline.schema.fields)
+    columns = (f"CAST(NULL AS {sql_type(field.type)}) AS {quoted(field.name)}" for field in pipeline.schema.fields)
     empty = spark.range(0).selectExpr(*columns)
     wrong = []
-    for one in pipeline.schema.constraints:
+    for constraint in pipeline.schema.constraints:
         try:
-            plan = empty.where(one.check)._jdf.queryExecution().analyzed()
+            plan = empty.where(constraint.check)._jdf.queryExecution().analyzed()
             if not plan.deterministic() or not plan.subqueries().isEmpty():
                 wrong.append(
-                    f"{_about(one)} must say the same about a row whenever it is asked: no rand(), no subquery"
+                    f"{_about(constraint)} must say the same about a row whenever it is asked: no rand(), no subquery"
                 )
         except PySparkException as error:
-            wrong.append(f"{_about(one)} {_first(str(error))}")
+            wrong.append(f"{_about(constraint)} {_first(str(error))}")
     if wrong:
         raise PipelineFileError(pipeline.path, wrong)
 

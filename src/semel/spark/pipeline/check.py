@@ -18,7 +18,7 @@ from semel.errors import SemelError
 from semel.extras import MissingExtra
 from semel.messages.dead_letter_queue import RECOMMENDED_RECEIVES
 from semel.messages.json_path import JsonPath
-from semel.spark.pipeline import compatibility, requirements, schema
+from semel.spark.pipeline import body_schema, compatibility, requirements
 from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError, Record
 from semel.spark.pipeline.config import (
     Dedup,
@@ -118,7 +118,7 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
     yield f"key       {source.key or 'the idempotency-key attribute, else the message id'}"
     yield f"once      {_DEDUP[source.dedup]}"
     if not pipeline.schema.raw:
-        yield f"rows      {schema.ddl(pipeline.schema.fields)}"
+        yield f"rows      {body_schema.ddl(pipeline.schema.fields)}"
     for constraint in pipeline.schema.constraints:
         yield f"          rejected unless {constraint.name}"
     yield f"rejects   {rejects_go(pipeline)}"
@@ -236,9 +236,10 @@ def _permissions(queue: Queue, name: str, *operations: str) -> Iterator[Finding]
         yield Finding(Level.FINE, f"queue {name}: allowed to call {', '.join(allowed)}")
 
 
-def _queue(name: str, found: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
-    waiting, retention = int(found.get("ApproximateNumberOfMessages", 0)), int(found.get("MessageRetentionPeriod", 0))
-    fifo = found.get("FifoQueue") == "true"
+def _queue(name: str, attributes: Mapping[str, str], pipeline: Pipeline, options: ReadOptions) -> Iterator[Finding]:
+    waiting = int(attributes.get("ApproximateNumberOfMessages", 0))
+    retention = int(attributes.get("MessageRetentionPeriod", 0))
+    fifo = attributes.get("FifoQueue") == "true"
     kind = "FIFO" if fifo else "Standard"
     yield Finding(Level.FINE, f"queue {name}: {kind}, {waiting:,} waiting, kept for {retention / DAY:g} days")
     if fifo and options.receivers_of(name) > 1:
@@ -287,7 +288,7 @@ def _leads_to_a_field(steps: Sequence[str | int], kind: pa.DataType, *, any_as_t
         return any_as_text
     if pa.types.is_list(kind) != isinstance(steps[0], int):
         return False
-    fields = [part for part in schema.parts(kind) if not pa.types.is_struct(kind) or part.name == steps[0]]
+    fields = [part for part in body_schema.parts(kind) if not pa.types.is_struct(kind) or part.name == steps[0]]
     return any(_leads_to_a_field(steps[1:], field.type, any_as_text=any_as_text) for field in fields)
 
 
@@ -297,7 +298,7 @@ def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
     from semel.spark.pipeline.body_sql import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
     from semel.spark.sinks.contract import Checkable
-    from semel.spark.sinks.dead_letters import TABLE
+    from semel.spark.sinks.rejects import TABLE
 
     with suppress(SemelError):  # `_history` reports a record that cannot be read
         former = Checkpoint(pipeline.checkpoint).record()

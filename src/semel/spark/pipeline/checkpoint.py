@@ -87,9 +87,9 @@ class Checkpoint:
         if data is None:
             return None
         try:
-            found = orjson.loads(data)
-            version, query, base = found.get("semel", "?"), found.get("query"), found.get("base", 0)
-            return Record(found["id"], found["spec"], version, query, base)
+            values = orjson.loads(data)
+            version, query, base = values.get("semel", "?"), values.get("query"), values.get("base", 0)
+            return Record(values["id"], values["spec"], version, query, base)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.url}/{RECORD} cannot be read ({error}). It holds the pipeline's id, by which its sink knows "
@@ -113,11 +113,11 @@ class Checkpoint:
             self.store.put_if_absent(f"{QUERY}/{METADATA}", orjson.dumps({"id": record.query}))
         if record.query not in (None, self.query_id()):
             raise self._begun_by_another(f"{QUERY}/{METADATA}")
-        found = self.record()
-        if found is None:
+        kept = self.record()
+        if kept is None:
             self.store.put_if_absent(RECORD, record.encode())
-            found = self.record()
-        if found is None or found.id != record.id:
+            kept = self.record()
+        if kept is None or kept.id != record.id:
             raise self._begun_by_another(RECORD)
         self.store.put(RECORD, record.encode())
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.errors import SemelError
-from semel.spark.pipeline import schema
+from semel.spark.pipeline import body_schema
 from semel.spark.pipeline.body_sql import body_fields
 from semel.spark.pipeline.checkpoint import RECORD, CheckpointError
 from semel.spark.pipeline.config import Dedup, Pipeline, PostgresSpec
@@ -31,8 +31,8 @@ class PipelineChanged(SemelError):
     it."""
 
     def __init__(self, changes: list[Change]) -> None:
-        told = "".join(f"\n  - {change.text}" for change in changes)
-        super().__init__(f"the file does not fit what this checkpoint has done so far:{told}")
+        texts = "".join(f"\n  - {change.text}" for change in changes)
+        super().__init__(f"the file does not fit what this checkpoint has done so far:{texts}")
         self.changes = tuple(changes)
 
 
@@ -64,7 +64,7 @@ def recorded(pipeline: Pipeline) -> dict[str, Any]:
             "ledger": None if source.ledger is None else _without_secrets(source.ledger),
             "ack": source.ack.value,
         },
-        "schema": schema.encode(body_fields(pipeline)),
+        "schema": body_schema.encode(body_fields(pipeline)),
         "metadata": list(rows.metadata),
         "sink": target,
     }
@@ -76,7 +76,7 @@ def compare(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
         return [
             *_sources(former["source"], spec["source"]),
             *_sinks(former["sink"], spec["sink"]),
-            *map(_column, differences(schema.decode(former["schema"]), schema.decode(spec["schema"]))),
+            *map(_column, differences(body_schema.decode(former["schema"]), body_schema.decode(spec["schema"]))),
             *_metadata(former["metadata"], spec["metadata"]),
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -210,7 +210,7 @@ def _is_wider(old: pa.Field, new: pa.Field) -> bool:
 
 
 def _shown(field: pa.Field) -> str:
-    without_nulls = any(not part.nullable for part in schema.parts(field.type)) and not types.is_struct(field.type)
+    without_nulls = any(not part.nullable for part in body_schema.parts(field.type)) and not types.is_struct(field.type)
     return sql_name(field.type) + (" without nulls" if without_nulls else "")
 
 

@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 
 from semel.durations import seconds
 from semel.errors import SemelError
-from semel.spark.pipeline import schema
+from semel.spark.pipeline import body_schema
 from semel.spark.source.column_types import METADATA as METADATA
 from semel.spark.source.options import ReadOptions, camel, limits_of
 
@@ -210,22 +210,24 @@ class SourceSpec:
     def options(self, checkpoint: str) -> dict[str, str]:
         """The options for `format("sqs")`. Those of dedup = "key" are for the query, on top of the source."""
         own = {"queues", "dedup", "dedup_partitions", "retention", "ledger"}
-        given = {camel(one.name): getattr(self, one.name) for one in fields_of(self) if one.name not in own} | {
+        values = {
+            camel(field.name): getattr(self, field.name) for field in fields_of(self) if field.name not in own
+        } | {
             "queue": ",".join(self.queues),
             "segments": segments_of(checkpoint),
             "dedup": "ledger" if self.dedup is Dedup.LEDGER else "segments",
             "ledgerUrl": self.ledger,
         }
-        whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
-        return {name: str(value) for name, value in (given | whole).items() if value is not None}
+        whole = {name: int(value) for name, value in values.items() if isinstance(value, float) and value.is_integer()}
+        return {name: str(value) for name, value in (values | whole).items() if value is not None}
 
 
 @dataclass(frozen=True, config=STRICT)
 class SchemaSpec:
     """`fields` of the body; none of them if `raw`: then the row's only field is `body`, the text as it came."""
 
-    fields: SkipValidation[schema.Fields]
-    constraints: SkipValidation[tuple[schema.Constraint, ...]] = ()
+    fields: SkipValidation[body_schema.Fields]
+    constraints: SkipValidation[tuple[body_schema.Constraint, ...]] = ()
     metadata: tuple[str, ...] = ()
     extra: Extra = Extra.IGNORE
     any_as_text: bool = False  # a STRING takes any JSON value, as its text

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from semel.spark.pipeline import ddl, json_schema, schema
+from semel.spark.pipeline import body_schema, ddl, json_schema
 from semel.spark.pipeline.body_sql import row_fields
 from semel.spark.pipeline.config import (
     METADATA,
@@ -66,7 +66,7 @@ _OTHER_REJECTS: Final = 'it is "dead-letter-queue"; for another queue or a table
 def _from_ddl(text: str) -> json_schema.Read:
     try:
         return json_schema.Read(ddl.parse(text), (), closed=False)
-    except schema.SchemaError as error:
+    except body_schema.SchemaError as error:
         raise ValueError(str(error)) from None
 
 
@@ -75,7 +75,7 @@ def _from_json_schema(path: str) -> json_schema.Read:
         return json_schema.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    except schema.SchemaError as error:
+    except body_schema.SchemaError as error:
         raise ValueError(str(error)) from None
 
 
@@ -120,24 +120,27 @@ def _rejects(section: _Rejects) -> RejectSpec:
 def _schema(section: _Schema) -> SchemaSpec:
     """Raises ValueError with all that does not fit the body's fields."""
     body = cast(json_schema.Read | None, section.ddl or section.json_schema) or json_schema.Read((), (), closed=False)
-    fields = schema.closed(body.fields) if section.extra is Extra.REJECT else body.fields
+    fields = body_schema.closed(body.fields) if section.extra is Extra.REJECT else body.fields
     names = [field.name for field in fields]
     problems = [
         f"[schema] metadata: {name!r} becomes the column _{name}, and the schema has a field of that name"
         for name in section.metadata
         if f"_{name}" in (field.lower() for field in names)
     ]
-    for number, one in enumerate(section.constraints):
+    for number, constraint in enumerate(section.constraints):
         label = "[[schema.constraints]]"
-        if one.field is not None and names and schema.find(fields, one.field) is None:
-            hint = did_you_mean(one.field, names)
-            problems.append(f'{label} field = "{one.field}": the schema has no such field{hint}')
-        if any(one.name == other.name for other in section.constraints[:number]):
-            problem = "another constraint has this name; rejects would not tell them apart"
-            problems.append(f'{label} name = "{one.name}": {problem}')
+        if constraint.field is not None and names and body_schema.find(fields, constraint.field) is None:
+            hint = did_you_mean(constraint.field, names)
+            problems.append(f'{label} field = "{constraint.field}": the schema has no such field{hint}')
+        if any(constraint.name == other.name for other in section.constraints[:number]):
+            problem = "another constraint has this name; rejects by the two could not be told apart"
+            problems.append(f'{label} name = "{constraint.name}": {problem}')
     if problems:
         raise ValueError(*problems)
-    constraints = (schema.Constraint(one.name, one.field, one.check) for one in section.constraints)
+    constraints = (
+        body_schema.Constraint(constraint.name, constraint.field, constraint.check)
+        for constraint in section.constraints
+    )
     extra = Extra.REJECT if body.closed else section.extra
     return SchemaSpec(
         fields, (*body.constraints, *constraints), section.metadata, extra, section.any_as_text, section.raw
@@ -252,7 +255,7 @@ class _Reading:
             for detail in error.errors(include_url=False, include_input=False):
                 self.add(self.worded(detail["type"], detail["loc"], detail.get("ctx", {})))
         if not self.mistakes:
-            pipeline = Pipeline(**{one.name: getattr(file, one.name) for one in fields_of(file)}, path=self.path)
+            pipeline = Pipeline(**{field.name: getattr(file, field.name) for field in fields_of(file)}, path=self.path)
             self.add(_together(pipeline))
         return None if self.mistakes else pipeline
 
@@ -391,12 +394,12 @@ def _conflicts(table: Mapping[str, Any]) -> Iterator[str]:
         if option in source and dedup != "key":
             yield f'[source] {option} is for dedup = "key", and dedup is "{dedup}"; leave it out'
     for name, options in (("schema", ("ddl", "json_schema", "raw")), ("rejects", ("to", "queue", "table"))):
-        given = [option for option in options if option in table.get(name, {})]
-        if len(given) > 1:
-            yield f"[{name}] {' and '.join(given)} are both given, and exclude each other: keep one of them"
-        if name == "schema" and not given:
+        chosen = [option for option in options if option in table.get(name, {})]
+        if len(chosen) > 1:
+            yield f"[{name}] {' and '.join(chosen)} are both given, and exclude each other: keep one of them"
+        if name == "schema" and not chosen:
             yield f"[schema] ddl or json_schema or raw is missing: {_BODY}"
-        if given == ["raw"] and body["raw"] is False:
+        if chosen == ["raw"] and body["raw"] is False:
             yield f"[schema] raw = false, and neither ddl nor json_schema is given: {_BODY}"
     if body.get("raw") is True:
         for option in [name for name in ("extra", "any_as_text", "constraints") if name in body]:

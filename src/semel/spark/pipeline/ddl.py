@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 
-from semel.spark.pipeline.schema import COMMENT, TYPES, Fields, SchemaError, array_of, checked, map_of
+from semel.spark.pipeline.body_schema import COMMENT, TYPES, Fields, SchemaError, array_of, checked, map_of
 
 _NAMES: Final = TYPES | {
     "BYTE": pa.int8(),
@@ -105,8 +105,8 @@ class _Parser:
 
     def fail(self, what: str) -> NoReturn:
         token = self.token
-        found = "the text ends" if token.kind == "end" else f"there is {token.text!r} at character {token.start + 1}"
-        raise SchemaError(f"{what}, and {found} ({_near(self._text, token.start)})")
+        instead = "the text ends" if token.kind == "end" else f"there is {token.text!r} at character {token.start + 1}"
+        raise SchemaError(f"{what}, and {instead} ({_near(self._text, token.start)})")
 
     def _next(self) -> str:
         token = self.token

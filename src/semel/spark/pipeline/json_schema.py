@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from semel.spark.pipeline import ddl
-from semel.spark.pipeline.schema import COMMENT, TYPES, Constraint, Fields, SchemaError, checked, close, literal
+from semel.spark.pipeline.body_schema import COMMENT, TYPES, Constraint, Fields, SchemaError, checked, close, literal
 from semel.spark.sinks.table_schema import quoted
 
 _REMARKS: Final = (
@@ -88,12 +88,12 @@ class _Place:
 
     def each(self, function: str) -> _Place:
         """Each element of an array, or each value of a map."""
-        one, values = f"_semel_e{self.depth}", self.sql if function == "array" else f"map_values({self.sql})"
+        element, values = f"_semel_e{self.depth}", self.sql if function == "array" else f"map_values({self.sql})"
         outer = self.whole
         return _Place(
             f"{self.path}[]",
-            one,
-            lambda condition: outer(f"forall({values}, {one} -> {condition})"),
+            element,
+            lambda condition: outer(f"forall({values}, {element} -> {condition})"),
             self.depth + 1,
         )
 
@@ -120,13 +120,15 @@ class _Reader:
         self._constraints: list[Constraint] = []
 
     def read(self) -> Read:
-        found, _ = self._resolved(self._root, _Place("", ""), ())
-        if _type_of(found, "the body") != "object" or "properties" not in found:
+        body, _ = self._resolved(self._root, _Place("", ""), ())
+        if _type_of(body, "the body") != "object" or "properties" not in body:
             raise SchemaError('the body is an object with fields: give it "type": "object" and "properties"')
-        fields = checked(self._members(found, _Place("", ""), ()))
-        return Read(fields, tuple(self._constraints), closed=found.get("additionalProperties") is False)
+        fields = checked(self._members(body, _Place("", ""), ()))
+        return Read(fields, tuple(self._constraints), closed=body.get("additionalProperties") is False)
 
-    def _resolved(self, schema: Any, place: _Place, seen: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    def _resolved(
+        self, schema: Any, place: _Place, references: tuple[str, ...]
+    ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """The schema with $ref followed, and an anyOf of one type and null written out."""
         where = place.path or "the body"
         if not isinstance(schema, dict):
@@ -135,31 +137,31 @@ class _Reader:
             raise SchemaError(f"{where}: more than {_MAX_DEPTH} schemas within each other")
         while "$ref" in schema:
             target = schema["$ref"]
-            if target in seen:
+            if target in references:
                 raise SchemaError(f"{where}: {target} refers to itself, and a table's type must end; write it out")
-            seen = (*seen, target)
+            references = (*references, target)
             schema = {**self._target(target, where), **{k: v for k, v in schema.items() if k != "$ref"}}
         if "anyOf" in schema:
             rest = {key: value for key, value in schema.items() if key != "anyOf"}
-            branch, seen = self._resolved(_only_branch(schema["anyOf"], where), place, seen)
+            branch, references = self._resolved(_only_branch(schema["anyOf"], where), place, references)
             schema = {**branch, **rest, "nullable": True}
         _refuse_unknown(schema, where)
-        return schema, seen
+        return schema, references
 
     def _target(self, reference: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise SchemaError(f"{where}: $ref {reference!r} is not in this file; copy it into $defs")
-        found: Any = self._root
+        target: Any = self._root
         for part in filter(None, reference[1:].split("/")):
             name = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(target, dict) or name not in target:
                 raise SchemaError(f"{where}: $ref {reference!r} leads nowhere; there is no {name!r}")
-            found = found[name]
-        if not isinstance(found, dict):
+            target = target[name]
+        if not isinstance(target, dict):
             raise SchemaError(f"{where}: $ref {reference!r} is no schema")
-        return found
+        return target
 
-    def _members(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> list[pa.Field]:
+    def _members(self, schema: Mapping[str, Any], place: _Place, references: tuple[str, ...]) -> list[pa.Field]:
         where = place.path or "the body"
         properties, required = schema["properties"], schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
@@ -171,26 +173,26 @@ class _Reader:
                 f"{where}: an object has fields or is a map: properties or additionalProperties, not both"
             )
         return [
-            self._field(name, found, place.member(name), seen, required=name in required)
-            for name, found in properties.items()
+            self._field(name, inner, place.member(name), references, required=name in required)
+            for name, inner in properties.items()
         ]
 
-    def _field(self, name: str, schema: Any, place: _Place, seen: tuple[str, ...], *, required: bool) -> pa.Field:
-        found, seen = self._resolved(schema, place, seen)
-        comment = found.get("description")
+    def _field(self, name: str, schema: Any, place: _Place, references: tuple[str, ...], *, required: bool) -> pa.Field:
+        schema, references = self._resolved(schema, place, references)
+        comment = schema.get("description")
         metadata = {COMMENT: comment} if isinstance(comment, str) else None
-        field = pa.field(name, self._type(found, place, seen), not required or _may_be_null(found), metadata)
-        return close(field) if found.get("additionalProperties") is False else field
+        field = pa.field(name, self._type(schema, place, references), not required or _may_be_null(schema), metadata)
+        return close(field) if schema.get("additionalProperties") is False else field
 
-    def _type(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> pa.DataType:
+    def _type(self, schema: Mapping[str, Any], place: _Place, references: tuple[str, ...]) -> pa.DataType:
         where = place.path
         named = _type_of(schema, where)
         if named == "object":
-            kind = self._object(schema, place, seen)
+            kind = self._object(schema, place, references)
         elif named == "array":
             if "items" not in schema:
                 raise SchemaError(f'{where}: say what is in the array, as in "items": {{"type": "string"}}')
-            kind = pa.list_(self._field("element", schema["items"], place.each("array"), seen, required=True))
+            kind = pa.list_(self._field("element", schema["items"], place.each("array"), references, required=True))
         else:
             kind = _scalar(named, schema, where)
         for rule in _rules(named, kind, schema, where):
@@ -199,22 +201,22 @@ class _Reader:
             self._constraints.append(Constraint(f"{where} {rule.name}", where, f"coalesce({check}, true)"))
         return kind
 
-    def _object(self, schema: Mapping[str, Any], place: _Place, seen: tuple[str, ...]) -> pa.DataType:
+    def _object(self, schema: Mapping[str, Any], place: _Place, references: tuple[str, ...]) -> pa.DataType:
         if "properties" in schema:
-            return pa.struct(self._members(schema, place, seen))
+            return pa.struct(self._members(schema, place, references))
         values = schema.get("additionalProperties")
         if not isinstance(values, dict):
             raise SchemaError(
                 f'{place.path}: say what is in the object: "properties", or "additionalProperties" with the type that '
                 "all its values have"
             )
-        return pa.map_(pa.string(), self._field("value", values, place.each("map"), seen, required=True))
+        return pa.map_(pa.string(), self._field("value", values, place.each("map"), references, required=True))
 
 
 def _only_branch(branches: Any, where: str) -> Any:
     if not isinstance(branches, list):
         raise SchemaError(f"{where}: anyOf is a list of schemas")
-    real = [one for one in branches if one != {"type": "null"}]
+    real = [branch for branch in branches if branch != {"type": "null"}]
     if len(real) != 1 or len(real) == len(branches):
         raise SchemaError(f"{where}: anyOf is not understood here; {_WAYS_OUT['anyOf']}")
     return real[0]
@@ -232,12 +234,12 @@ def _refuse_unknown(schema: Mapping[str, Any], where: str) -> None:
 
 def _type_of(schema: Mapping[str, Any], where: str) -> str:
     """The one type beside null that a schema allows."""
-    given = schema.get("type")
-    if given is None:
-        given = "object" if "properties" in schema else "array" if "items" in schema else _of_values(schema)
-    names = [name for name in (given if isinstance(given, list) else [given]) if name != "null"]
+    named = schema.get("type")
+    if named is None:
+        named = "object" if "properties" in schema else "array" if "items" in schema else _of_values(schema)
+    names = [name for name in (named if isinstance(named, list) else [named]) if name != "null"]
     if len(names) != 1:
-        raise SchemaError(f"{where}: a column has one type (and may be null): choose one of {given!r}")
+        raise SchemaError(f"{where}: a column has one type (and may be null): choose one of {named!r}")
     if names[0] not in (*_TYPES, "object", "array"):
         raise SchemaError(f"{where}: say its type: one of {', '.join(_TYPES)}, object, array")
     return str(names[0])
@@ -247,14 +249,14 @@ def _of_values(schema: Mapping[str, Any]) -> str | None:
     """The type of an enum or const that names none."""
     values = [value for value in schema.get("enum", [schema.get("const")]) if value is not None]
     names = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    found = {names.get(type(value)) for value in values}
-    return found.pop() if len(found) == 1 else None
+    kinds = {names.get(type(value)) for value in values}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _may_be_null(schema: Mapping[str, Any]) -> bool:
-    given = schema.get("type")
+    named = schema.get("type")
     return (
-        (isinstance(given, list) and "null" in given)
+        (isinstance(named, list) and "null" in named)
         or schema.get("nullable") is True
         or None in schema.get("enum", ())
     )
@@ -263,11 +265,11 @@ def _may_be_null(schema: Mapping[str, Any]) -> bool:
 def _scalar(named: str, schema: Mapping[str, Any], where: str) -> pa.DataType:
     kind = _TYPES[named]
     if "format" in schema:
-        given = schema["format"]
-        kind = _FORMATS.get((named, given)) if isinstance(given, str) else None
+        format_ = schema["format"]
+        kind = _FORMATS.get((named, format_)) if isinstance(format_, str) else None
         if kind is None:
             raise SchemaError(
-                f"{where}: format {given!r} of a {named} is not understood here; possible are date-time, date and "
+                f"{where}: format {format_!r} of a {named} is not understood here; possible are date-time, date and "
                 "uuid. Take it out, or say the same as a pattern"
             )
     if "contentEncoding" in schema:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from semel.errors import SemelError
 from semel.spark.pipeline import agreement, body_sql, queues
-from semel.spark.pipeline.batch import Batches
-from semel.spark.pipeline.batch_task import Outcome
 from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config import Dedup, Pipeline
+from semel.spark.pipeline.micro_batch import Batches
+from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.attempt_events import Events
 from semel.spark.pipeline.progress.metrics import Metrics
@@ -30,7 +30,7 @@ from semel.spark.pipeline.sink_factory import needs_validation, traces
 from semel.spark.pipeline.stream import Stream, Trigger
 from semel.spark.segments.model import Totals as SourceTotals
 from semel.spark.sinks.contract import Checkable, ReturnsMessages, Sink
-from semel.spark.sinks.dead_letters import TABLE as REJECTED
+from semel.spark.sinks.rejects import TABLE as REJECTED
 from semel.spark.source.deduplication import late_rows
 from semel.version import __version__
 

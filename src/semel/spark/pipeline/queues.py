@@ -30,8 +30,8 @@ _PATIENCE: Final = 2.0  # seconds for an answer that nothing depends on
 def retention(source: SourceSpec) -> int:
     """For how long SQS may deliver a message again: the longest retention of the queues, in seconds."""
     with Client(source.endpoint_url, source.region, source.profile) as client:
-        found = [client.queue(name).attributes(_RETENTION) for name in source.queues]
-    return max(int(one.get(_RETENTION, RETENTION)) for one in found)
+        answers = [client.queue(name).attributes(_RETENTION) for name in source.queues]
+    return max(int(attributes.get(_RETENTION, RETENTION)) for attributes in answers)
 
 
 def look_up(source: SourceSpec) -> None:
@@ -77,10 +77,11 @@ class Backlog:
     def look(self) -> bool:
         """Once, now; whether something has changed. An answer that does not come leaves the last one standing."""
         try:
-            found = {name: self._client.queue(name).attributes(_WAITING) for name in self._source.queues}
-            former, self._known = self._known, {name: int(one.get(_WAITING, 0)) for name, one in found.items()}
+            answers = {name: self._client.queue(name).attributes(_WAITING) for name in self._source.queues}
+            counts = {name: int(attributes.get(_WAITING, 0)) for name, attributes in answers.items()}
         except (SemelError, ValueError):
             return False
+        former, self._known = self._known, counts
         if self._end:
             return False
         self._on_count(self._known)

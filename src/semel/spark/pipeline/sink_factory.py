@@ -21,11 +21,11 @@ PROGRESS: Final = "sink"  # in the checkpoint: what a sink without transactions 
 def sink_of(pipeline: Pipeline) -> Sink:
     match pipeline.sink:
         case ParquetSpec(path=path):
-            from semel.spark.sinks.parquet import ParquetSink
+            from semel.spark.sinks.parquet.sink import ParquetSink
 
             return ParquetSink(path)
         case DeltaSpec(path=path):
-            from semel.spark.sinks.delta import DeltaSink
+            from semel.spark.sinks.delta.sink import DeltaSink
 
             return DeltaSink(path)
         case PostgresSpec() as spec:
@@ -46,7 +46,7 @@ def sink_of(pipeline: Pipeline) -> Sink:
                 profile=spec.profile,
             )
         case HandlerSpec() as spec:
-            from semel.spark.sinks.handlers.app_loader import AppReference
+            from semel.spark.sinks.handlers.executor_app import AppReference
             from semel.spark.sinks.handlers.sink import HandlerSink
 
             source = pipeline.source
@@ -73,7 +73,7 @@ def traces(pipeline: Pipeline) -> str | None:
 
 
 def rejects_of(pipeline: Pipeline) -> Sink:
-    from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
+    from semel.spark.sinks.rejects import RejectQueue, RejectTable
 
     rejects, source = pipeline.rejects, pipeline.source
     if rejects.to is RejectTo.TABLE:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.spark.interpreter import running_spark
 from semel.spark.pipeline.config import Pipeline
-from semel.spark.pipeline.stop import interruptible
+from semel.spark.pipeline.stop_request import interruptible
 from semel.spark.spark_session import abandon_start, end_java, query_settings, session
 
 if TYPE_CHECKING:

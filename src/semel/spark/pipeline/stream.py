@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.errors import SemelError
-from semel.spark.pipeline.batch import Batches, StopAsked
-from semel.spark.pipeline.errors import SparkGone, explained
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.micro_batch import Batches, StopAsked
+from semel.spark.pipeline.query_failures import SparkGone, explained
+from semel.spark.pipeline.stop_request import Stop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import types
 
-from semel.spark.pipeline.schema import is_closed, literal
+from semel.spark.pipeline.body_schema import is_closed, literal
 from semel.spark.sinks.table_schema import quoted, sql_type
 
 _DAY: Final = r"(?!0000)\d{4}-\d{2}-\d{2}"
@@ -219,8 +219,8 @@ def _timestamp(wire: str) -> str:
 
 def _decimal(kind: pa.DataType, wire: str) -> str:
     """From a number, or from a text that is one: money is often sent so."""
-    name, given, text = sql_type(kind), f"schema_of_variant({wire})", f"try_cast({wire} AS STRING)"
+    name, json_type, text = sql_type(kind), f"schema_of_variant({wire})", f"try_cast({wire} AS STRING)"
     if kind.precision <= _EXACT_DIGITS:
         return f"try_cast({wire} AS {name})"
-    number = f"CASE WHEN {given} <> 'BOOLEAN' THEN try_cast({wire} AS {name}) END"
-    return f"CASE WHEN {given} = 'STRING' THEN try_cast({text} AS {name}) ELSE {number} END"
+    number = f"CASE WHEN {json_type} <> 'BOOLEAN' THEN try_cast({wire} AS {name}) END"
+    return f"CASE WHEN {json_type} = 'STRING' THEN try_cast({text} AS {name}) ELSE {number} END"

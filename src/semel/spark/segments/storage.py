@@ -118,10 +118,10 @@ class LocalStore:
             raise self._failed(name, error) from error
 
     def names(self, folder: str = "") -> list[str]:
-        found: list[str] = []
+        paths: list[str] = []
         for path, _, files in os.walk(self.root / folder, onerror=self._not_listed):
-            found += [os.path.join(path, file) for file in files if not file.startswith(TEMPORARY)]
-        return sorted(os.path.relpath(path, self.root) for path in found)
+            paths += [os.path.join(path, file) for file in files if not file.startswith(TEMPORARY)]
+        return sorted(os.path.relpath(path, self.root) for path in paths)
 
     def delete(self, names: Iterable[str]) -> None:
         folders = set()

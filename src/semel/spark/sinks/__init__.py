@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 from semel.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from semel.spark.sinks.dead_letters import RejectQueue, RejectTable
-    from semel.spark.sinks.delta import DeltaSink
-    from semel.spark.sinks.parquet import ParquetSink
+    from semel.spark.sinks.delta.sink import DeltaSink
+    from semel.spark.sinks.parquet.sink import ParquetSink
     from semel.spark.sinks.postgres.sink import PostgresSink
+    from semel.spark.sinks.rejects import RejectQueue, RejectTable
 
 _WHERE: Final = {
-    "DeltaSink": "semel.spark.sinks.delta",
-    "ParquetSink": "semel.spark.sinks.parquet",
+    "DeltaSink": "semel.spark.sinks.delta.sink",
+    "ParquetSink": "semel.spark.sinks.parquet.sink",
     "PostgresSink": "semel.spark.sinks.postgres.sink",
-    "RejectQueue": "semel.spark.sinks.dead_letters",
-    "RejectTable": "semel.spark.sinks.dead_letters",
+    "RejectQueue": "semel.spark.sinks.rejects",
+    "RejectTable": "semel.spark.sinks.rejects",
 }
 _EXTRAS: Final = {
     "DeltaSink": "delta",

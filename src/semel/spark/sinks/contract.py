@@ -152,9 +152,9 @@ class ForeignTable(SinkError):
     """The table was written by another pipeline, or by the same one with another checkpoint. Choose a table of its own
     for each pipeline."""
 
-    def __init__(self, table: str, found: str) -> None:
+    def __init__(self, table: str, reason: str) -> None:
         super().__init__(
-            f"{table} is not this pipeline's: {found}. It was not written with this checkpoint, so messages that come "
+            f"{table} is not this pipeline's: {reason}. It was not written with this checkpoint, so messages that come "
             "again would be in it twice. Choose an empty table, or the checkpoint that this one was written with; to "
             "add to it anyway, run with --adopt"
         )

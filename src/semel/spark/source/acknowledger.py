@@ -59,17 +59,17 @@ class PendingAck:
 
     @property
     def ids(self) -> list[str]:
-        found: list[str] = self._messages.column("message_id").to_pylist()
-        return found
+        ids: list[str] = self._messages.column("message_id").to_pylist()
+        return ids
 
     def unconfirmed(self) -> dict[str, int]:
         """Waits for the end. Messages that may not be gone, with the times they were sent. Raises DeleteRefused."""
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for page in self._pages:
             left = page.result()
             if len(left):
-                found |= sent_times(left)
-        return found
+                times |= sent_times(left)
+        return times
 
 
 class Acknowledger:

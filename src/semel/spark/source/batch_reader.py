@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from semel.messages.keys import key_rule
-from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
 from semel.spark.source.columns import SourceMessage

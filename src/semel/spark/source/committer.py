@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from semel.messages.visibility import visibility_for
-from semel.spark.segments.log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder, task_count
+from semel.spark.segments.segment_log import NOTHING_DONE, LogError, SegmentLog, way_out
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.returns import Returned, return_messages
@@ -73,12 +73,15 @@ class BatchCommitter:
                 return []
             batches = range(self._committed.through + 1, batch + 1)
             files = [self._checked(number, plan_id if number == batch else None) for number in batches]
-            acks = [ack for found in files for ack in self._acknowledged(found)]
+            acks = [ack for batch_files in files for ack in self._acknowledged(batch_files)]
             totals = replace(self._committed.totals, batches=self._committed.totals.batches + len(batches))
             for ack in acks:
                 totals.add(ack)
             unconfirmed = self._unconfirmed_after(acks)
-            committed, names = Committed(batch, totals), tuple(name for found in files for name in found.names)
+            committed, names = (
+                Committed(batch, totals),
+                tuple(name for batch_files in files for name in batch_files.names),
+            )
             if self._options.owner is not None:  # a reset may have put other segments into the batch
                 self._log.check_owner(self._options.owner)
             if not self._log.finish(committed, unconfirmed, names):

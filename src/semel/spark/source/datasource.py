@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.spark.interpreter import use_in_running_spark
-from semel.spark.segments.log import SegmentLog
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source.column_types import ddl
 from semel.spark.source.options import COLUMN_NAMES, OptionError, ReadOptions, read_options

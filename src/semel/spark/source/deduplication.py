@@ -58,6 +58,6 @@ def late_rows(spark: SparkSession) -> int:
 
 def _dropped(plan: Any) -> int:
     counted = plan.metrics().get("numRowsDroppedByWatermark")
-    found = int(counted.get().value()) if counted.isDefined() else 0
+    own = int(counted.get().value()) if counted.isDefined() else 0
     children = plan.children()
-    return found + sum(_dropped(children.apply(place)) for place in range(children.size()))
+    return own + sum(_dropped(children.apply(place)) for place in range(children.size()))

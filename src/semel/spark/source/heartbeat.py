@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from semel.spark.segments.log import SegmentLog
 from semel.spark.segments.model import SegmentId
+from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import StorageError
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.sqs_clock import UNKNOWN, SqsClock

@@ -1,4 +1,4 @@
-"""The options of `format("sqs")`: each is declared once, as a field of a dataclass, and read by `read_given`.
+"""The options of `format("sqs")`: each is declared once, as a field of a dataclass, and read by `parse_options`.
 
 Names are as Spark users write them: camelCase, in any case. What reads them is here for the source, and used by the
 writer and the pipeline's file. Spark's Python workers import this module, so it needs nothing but dataclasses.
@@ -43,20 +43,20 @@ def option(
 
 def options_of(kind: type) -> dict[str, Field[Any]]:
     """The options that a dataclass declares, by their camelCase names."""
-    return {one.metadata["name"] or camel(one.name): one for one in fields(kind) if "name" in one.metadata}
+    return {field.metadata["name"] or camel(field.name): field for field in fields(kind) if "name" in field.metadata}
 
 
 def limits_of(kind: type, field_name: str) -> tuple[float, float]:
-    (found,) = (one.metadata["limits"] for one in fields(kind) if one.name == field_name)
-    return found  # type: ignore[no-any-return]
+    (bounds,) = (field.metadata["limits"] for field in fields(kind) if field.name == field_name)
+    return bounds  # type: ignore[no-any-return]
 
 
-def read_given(kind: type, given: Mapping[str, str], what: str) -> dict[str, Any]:
+def parse_options(kind: type, options: Mapping[str, str], what: str) -> dict[str, Any]:
     """Values for the fields of `kind`; blank options count as not given. Raises OptionError, which names the option."""
     known = options_of(kind)
     by_lower = {name.lower(): name for name in known}
     values: dict[str, Any] = {}
-    for spelled, value in given.items():
+    for spelled, value in options.items():
         name = by_lower.get(spelled.lower())
         if name is None:
             if spelled.lower() not in _NOT_OURS:
@@ -133,9 +133,9 @@ class ReadOptions:
         return 1 if queue.rstrip("/").endswith(".fifo") else min(8, os.cpu_count() or 2)
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(raw: Mapping[str, str]) -> ReadOptions:
     """Raises OptionError that names the option and says what is possible."""
-    values = read_given(ReadOptions, given, "format 'sqs'")
+    values = parse_options(ReadOptions, raw, "format 'sqs'")
     queues = values["queues"] = _list(values.get("queues", ""))
     if not queues:
         raise OptionError("option 'queue' is missing: a queue's name, URL or ARN, or several with commas between them")

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import uuid4
 
-from semel.spark.segments.log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
 from semel.spark.segments.model import BatchFiles, SegmentAck, SegmentId
+from semel.spark.segments.segment_log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
 from semel.spark.source import backlog
 from semel.spark.source.backlog import IN_FLIGHT, VISIBLE, Backlog
 from semel.spark.source.committer import BatchCommitter
@@ -200,9 +200,10 @@ class Planner:
 
     def look(self) -> tuple[dict[str, int], dict[str, int]]:
         """What SQS counts, by queue: visible messages, and those in flight. Both are approximate."""
-        found = {name: queue.attributes(VISIBLE, IN_FLIGHT) for name, queue in self.queues.items()}
+        answers = {name: queue.attributes(VISIBLE, IN_FLIGHT) for name, queue in self.queues.items()}
         visible, in_flight = (
-            {name: int(attributes.get(kind, 0)) for name, attributes in found.items()} for kind in (VISIBLE, IN_FLIGHT)
+            {name: int(attributes.get(kind, 0)) for name, attributes in answers.items()}
+            for kind in (VISIBLE, IN_FLIGHT)
         )
         self._visible = visible
         return dict(visible), in_flight

@@ -30,8 +30,8 @@ import pyarrow as pa
 from semel.messages.keys import key_rule
 from semel.spark import crash_points
 from semel.spark.segments.codec import Meta
-from semel.spark.segments.log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.model import Sealed, SegmentAck, SegmentId, task_count
+from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger, PendingAck, sent_times

@@ -22,7 +22,7 @@ from semel.messages.keys import PRODUCER_KEY
 from semel.sqs import Entry, limits
 
 _ID_BYTES: Final = 16
-_SEEN_BYTES: Final = 8  # of an id, to recognise equal rows; a collision does no harm, the row is only numbered
+_SHORT_BYTES: Final = 8  # of an id, to recognise equal rows; a collision does no harm, the row is only numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Rows:
     fifo: bool
     largest: int = limits.MAX_MESSAGE_BYTES
     _count: int = 0
-    _seen: set[int] = field(default_factory=set)
+    _digests: set[int] = field(default_factory=set)
     _repeats: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
@@ -91,9 +91,9 @@ class Rows:
             self._count += 1
 
     def _numbered(self, digest: bytes) -> str:
-        short = int.from_bytes(digest[:_SEEN_BYTES], "big")
-        if short not in self._seen:
-            self._seen.add(short)
+        short = int.from_bytes(digest[:_SHORT_BYTES], "big")
+        if short not in self._digests:
+            self._digests.add(short)
             return digest.hex()
         self._repeats[short] += 1
         return f"{digest.hex()}-{self._repeats[short]}"

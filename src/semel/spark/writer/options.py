@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql.types import DataType, IntegralType, MapType, StringType, StructType
 
 from semel.spark.segments.storage import open_store
-from semel.spark.source.options import OptionError, option, read_given
+from semel.spark.source.options import OptionError, option, parse_options
 from semel.spark.suggestions import did_you_mean
 from semel.spark.writer.encoder import Columns
 
@@ -56,9 +56,9 @@ class WriteOptions:
         return self.endpoint_url, self.region, self.profile
 
 
-def write_options(given: Mapping[str, str], schema: StructType) -> WriteOptions:
+def write_options(raw: Mapping[str, str], schema: StructType) -> WriteOptions:
     """Raises OptionError that names the option or the column, and says what is possible."""
-    values = read_given(WriteOptions, given, "writing to format 'sqs'")
+    values = parse_options(WriteOptions, raw, "writing to format 'sqs'")
     if "queue" not in values:
         raise OptionError("option 'queue' is missing: the name, URL or ARN of the queue to write to")
     oversized = values.get("oversized", "fail")
@@ -74,14 +74,14 @@ def write_options(given: Mapping[str, str], schema: StructType) -> WriteOptions:
     return WriteOptions(columns=_columns(chosen, schema), **values)
 
 
-def _columns(given: Mapping[str, str | None], schema: StructType) -> Columns:
+def _columns(named: Mapping[str, str | None], schema: StructType) -> Columns:
     names = schema.fieldNames()
-    for name, column in given.items():
+    for name, column in named.items():
         if column is not None and column not in names:
             raise OptionError(f"option '{name}': there is no column {column!r}{did_you_mean(column, names)}")
     # Without a body, a column is part of the message, and serves for more only if an option says so.
-    usual = _COLUMN_OPTIONS if given["bodyColumn"] or "body" in names else {}
-    chosen = {name: column or (usual[name] if usual.get(name) in names else None) for name, column in given.items()}
+    usual = _COLUMN_OPTIONS if named["bodyColumn"] or "body" in names else {}
+    chosen = {name: column or (usual[name] if usual.get(name) in names else None) for name, column in named.items()}
     columns = Columns(
         body=chosen["bodyColumn"],
         group=chosen["groupColumn"],

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from semel.spark.pipeline.batch_task import Outcome
+from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 CHUNK: Final = 20_000  # events; a fifth of what the log buffers before it drops some

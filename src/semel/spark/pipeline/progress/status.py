@@ -102,15 +102,15 @@ def show(pipeline: Pipeline, *, output: str = "table", stream: TextIO | None = N
         out.write(f"{text if output == 'table' else never}\n")
         return False
     now = time.time()
-    found = verdict(snapshot, now, host=socket.gethostname(), alive=_alive(snapshot.pid))
+    judged = verdict(snapshot, now, host=socket.gethostname(), alive=_alive(snapshot.pid))
     if output != "table":
-        values = {**json_values(snapshot), "trace": snapshot.trace, "verdict": found.text}
+        values = {**json_values(snapshot), "trace": snapshot.trace, "verdict": judged.text}
         out.write(orjson.dumps(values, option=orjson.OPT_INDENT_2 if output == "json" else None).decode() + "\n")
-        return found.healthy
+        return judged.healthy
     width = shutil.get_terminal_size().columns
     lines = as_lines(replace(snapshot, updated=max(now, snapshot.updated)), width, heading=False)
-    out.write("\n".join([f"{pipeline.name}: {found.text}", *lines, *_addresses(snapshot, pipeline)]) + "\n")
-    return found.healthy
+    out.write("\n".join([f"{pipeline.name}: {judged.text}", *lines, *_addresses(snapshot, pipeline)]) + "\n")
+    return judged.healthy
 
 
 def _addresses(snapshot: Snapshot, pipeline: Pipeline) -> list[str]:

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from semel.errors import SemelError
-from semel.spark.pipeline.errors import MAX_LINE, PipelineFailed
 from semel.spark.pipeline.progress.snapshot import LastBatch, Snapshot, State, added
-from semel.spark.segments.log import SegmentLog
+from semel.spark.pipeline.query_failures import MAX_LINE, PipelineFailed
 from semel.spark.segments.model import Totals as SourceTotals
+from semel.spark.segments.segment_log import SegmentLog
 from semel.telemetry.logs import safe_text
 from semel.version import __version__
 

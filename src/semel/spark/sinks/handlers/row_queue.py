@@ -126,13 +126,13 @@ class Groups:
         heapq.heappush(self._due, (group.rows[0].due, group.rows[0].place, name))
 
     def take(self, most: int, now: float) -> list[Row]:
-        taken: list[Row] = []
-        while len(taken) < most and self._due and self._due[0][0] <= now:
+        rows: list[Row] = []
+        while len(rows) < most and self._due and self._due[0][0] <= now:
             group = self._groups[heapq.heappop(self._due)[2]]
-            while group.rows and len(taken) < most and group.rows[0].due <= now:
-                taken.append(heapq.heappop(group.rows))
+            while group.rows and len(rows) < most and group.rows[0].due <= now:
+                rows.append(heapq.heappop(group.rows))
                 group.out += 1
-        return taken
+        return rows
 
     def next_due(self) -> float | None:
         return self._due[0][0] if self._due else None

@@ -25,8 +25,8 @@ import pyarrow as pa
 from semel.spark import crash_points
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError, Written, already_committed, results_with_rows
-from semel.spark.sinks.handlers.app_loader import AppReference, configure_logs, loaded
-from semel.spark.sinks.handlers.messages import NEEDED, in_order, messages
+from semel.spark.sinks.handlers.executor_app import AppReference, configure_logs, loaded
+from semel.spark.sinks.handlers.row_messages import NEEDED, in_order, messages
 from semel.spark.sinks.handlers.task import HandlerTask, Patience
 from semel.sqs import Received
 

@@ -24,7 +24,7 @@ from semel.consumer.queue_setup import Tools
 from semel.consumer.runtime import Runtime
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerError, LedgerUnavailable
-from semel.spark.sinks.handlers.app_loader import LoadedApp
+from semel.spark.sinks.handlers.executor_app import LoadedApp
 from semel.spark.sinks.handlers.row_queue import RowQueue
 from semel.sqs import Received
 from semel.telemetry.metrics import COUNTERS

@@ -199,18 +199,18 @@ class PostgresSink:
 
     def _pipelines(self) -> list[str]:
         """The pipelines that have written to the table."""
-        found = self._find_batches()
-        if found is None:
+        location = self._find_batches()
+        if location is None:
             return []
-        schema, table = found
+        schema, table = location
         rows = self._connected().execute(_on_batches(PIPELINES, schema), (table,)).fetchall()
         return [pipeline for (pipeline,) in rows]
 
     def _last(self, pipeline: str) -> Commit | None:
-        found = self._find_batches()
-        if found is None:
+        location = self._find_batches()
+        if location is None:
             return None
-        schema, table = found
+        schema, table = location
         if self._connected().execute(HAS_CONTENT, (schema, BATCHES)).fetchone() is None:
             return None  # of an earlier version, which proves nothing
         row = self._connected().execute(_on_batches(LAST, schema), (pipeline, table)).fetchone()
@@ -219,10 +219,10 @@ class PostgresSink:
     def _find_batches(self) -> tuple[str, str] | None:
         """The schema of `semel_batches`, and the name of our table in it; None if one of the two does not exist."""
         connection = self._connected()
-        found = find_table(connection, self._table_name)
-        if found is None:
+        target = find_table(connection, self._table_name)
+        if target is None:
             return None
-        _, schema, name = found
+        _, schema, name = target
         internal = self._staging_schema or schema
         if connection.execute(EXISTS, (internal, BATCHES)).fetchone() is None:
             return None

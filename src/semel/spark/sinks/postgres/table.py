@@ -110,15 +110,15 @@ class Table:
 def prepare_table(connection: Connection, name: str, rows: pa.Schema, key: Sequence[str]) -> Table:
     """The table for rows of this schema, created or extended if necessary. Call it within a transaction."""
     connection.execute(LOCK, (f"semel sink {name}",))
-    found = find_table(connection, name)
-    if found is None:
+    target = find_table(connection, name)
+    if target is None:
         _create(connection, name, rows, key)
-        found = find_table(connection, name)
+        target = find_table(connection, name)
     else:
-        _extend(connection, f"{found[1]}.{found[2]}", found[0], rows)
-    if found is None:
+        _extend(connection, f"{target[1]}.{target[2]}", target[0], rows)
+    if target is None:
         raise SinkError(f"PostgreSQL table {name} was created but is not found: is its schema in the search path?")
-    oid, schema, table = found
+    oid, schema, table = target
     if key:
         _check_unique(connection, oid, sql.Identifier(schema, table), key)
     known = {column.name: column for column in _columns(connection, oid)}

@@ -22,12 +22,12 @@ _NUL: Final = "a NUL character, which PostgreSQL cannot store"
 
 def refused_rows(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ()) -> list[InvalidRow]:
     """At most one entry a row, for its first invalid column, in the rows' order."""
-    found: dict[int, InvalidRow] = {}
+    invalid: dict[int, InvalidRow] = {}
     for values, column in zip(batch.columns, table.columns, strict=True):
         for rows, reason in _problems(values, column, key):
             for row in rows:
-                found.setdefault(row, InvalidRow(row, column.name, reason))
-    return [found[row] for row in sorted(found)]
+                invalid.setdefault(row, InvalidRow(row, column.name, reason))
+    return [invalid[row] for row in sorted(invalid)]
 
 
 def _problems(values: pa.Array, column: Column, key: tuple[str, ...]) -> Iterator[tuple[list[int], str]]:

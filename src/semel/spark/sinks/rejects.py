@@ -29,7 +29,7 @@ from semel.spark.sinks.contract import (
     results_with_rows,
     store_at,
 )
-from semel.spark.sinks.parquet import ParquetSink, ParquetWriter
+from semel.spark.sinks.parquet.sink import ParquetSink, ParquetWriter
 from semel.spark.sinks.sqs import Address, check_sendable
 from semel.spark.sinks.table_schema import UTC_TIME
 from semel.spark.source.column_types import REJECTED

@@ -36,7 +36,7 @@ from semel.spark.sinks.contract import (
     results_with_rows,
     store_at,
 )
-from semel.spark.sinks.parquet_encoder import (
+from semel.spark.sinks.parquet.encoder import (
     check_codec,
     check_writable,
     encode,

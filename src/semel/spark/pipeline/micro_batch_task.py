@@ -51,11 +51,11 @@ class Outcome:
 
     @classmethod
     def decode(cls, task: int, data: bytes, events: bytes) -> Outcome:
-        found = orjson.loads(data)
+        values = orjson.loads(data)
         for name in ("written", "rejected"):
-            if found[name] is not None:
-                found[name] = Written(**found[name])
-        return cls(task=task, events=events, **found)
+            if values[name] is not None:
+                values[name] = Written(**values[name])
+        return cls(task=task, events=events, **values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from semel.spark.segments.log import COMMITS, FORMAT, IDENTITY, PLAN, LogError, SegmentLog
 from semel.spark.segments.model import Committed, Totals, folder
+from semel.spark.segments.segment_log import COMMITS, FORMAT, IDENTITY, PLAN, LogError, SegmentLog
 from semel.spark.segments.storage import LocalStore
 
 IN_DOUBT = {"orders": {"m1": 1}}

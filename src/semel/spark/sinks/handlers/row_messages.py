@@ -46,9 +46,9 @@ def messages(batch: pa.RecordBatch) -> Iterator[tuple[str, Received]]:
     columns = {name: batch.column(name) for name in NEEDED.names}
     for name in ("sent_at", "first_received_at"):
         columns[name] = columns[name].cast(TIME).cast(pa.int64())
-    for row in zip(*(column.to_pylist() for column in columns.values()), strict=True):
-        found = dict(zip(columns, row, strict=True))
-        yield found["queue"], _message(found)
+    for values in zip(*(column.to_pylist() for column in columns.values()), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        yield row["queue"], _message(row)
 
 
 def _message(row: dict[str, Any]) -> Received:

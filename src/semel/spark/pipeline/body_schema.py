@@ -151,7 +151,8 @@ def encode(fields: Sequence[pa.Field]) -> list[dict[str, Any]]:
 def decode(encoded: Sequence[Any]) -> Fields:
     """Raises KeyError, TypeError or ValueError for what `encode` has not made."""
     return tuple(
-        pa.field(one["name"], _decoded(one["type"], decode(one["fields"])), one["nullable"]) for one in encoded
+        pa.field(field["name"], _decoded(field["type"], decode(field["fields"])), field["nullable"])
+        for field in encoded
     )
 
 

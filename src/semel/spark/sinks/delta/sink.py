@@ -37,8 +37,8 @@ from semel.spark.sinks.contract import (
     results_with_rows,
     store_at,
 )
-from semel.spark.sinks.delta_statistics import Statistics
-from semel.spark.sinks.parquet_encoder import AWAY, FULL, check_codec, check_writable, encode_file, encode_to
+from semel.spark.sinks.delta.statistics import Statistics
+from semel.spark.sinks.parquet.encoder import AWAY, FULL, check_codec, check_writable, encode_file, encode_to
 from semel.spark.sinks.table_schema import grown, shaped, storable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from semel.errors import Unavailable
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
-from semel.spark.sinks.dead_letters import TABLE, RejectQueue, RejectTable, by_url_and_name, dead_letter_entry
+from semel.spark.sinks.rejects import TABLE, RejectQueue, RejectTable, by_url_and_name, dead_letter_entry
 from semel.sqs import Attribute, Client, Queue, Received
 from semel.sqs.limits import MAX_MESSAGE_BYTES
 from spark.sinks_support import NOON, PIPELINE, UTC_TIME, batch, committed, put, put_by_spark, read_parquet, run, write

@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import SemelError
 from semel.ledger.contract import LedgerUnavailable
-from semel.spark.pipeline.errors import PipelineFailed, explained, kind_of
+from semel.spark.pipeline.query_failures import PipelineFailed, explained, kind_of
 from semel.spark.segments.storage import StoragePermissionDenied, StorageUnavailable
 from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnavailable
 from semel.spark.writer.sender import SendPermissionDenied

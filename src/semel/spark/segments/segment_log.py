@@ -318,8 +318,8 @@ class SegmentLog:
 
     def in_sink(self, batch: int) -> str | None:
         """What the sink has as this batch; None if nobody has recorded that it has it."""
-        found = self._read(f"{folder(batch)}/{SINK}", dict[str, str])
-        return None if found is None else found.get("content", "")
+        record = self._read(f"{folder(batch)}/{SINK}", dict[str, str])
+        return None if record is None else record.get("content", "")
 
     # What goes back to its queue.
 

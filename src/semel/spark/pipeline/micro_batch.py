@@ -35,8 +35,8 @@ import pyarrow as pa
 
 from semel.errors import SemelError
 from semel.spark import crash_points
-from semel.spark.pipeline.batch_task import RESULT, Outcome, Task
 from semel.spark.pipeline.checkpoint import RESET, Disagreement
+from semel.spark.pipeline.micro_batch_task import RESULT, Outcome, Task
 from semel.spark.sinks.contract import Commit, MicroBatch, ReturnsMessages, Sink
 
 if TYPE_CHECKING:

@@ -15,18 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.errors import SemelError
-from semel.spark.pipeline.batch import Batches
-from semel.spark.pipeline.batch_task import Outcome, Task
 from semel.spark.pipeline.checkpoint import Disagreement
+from semel.spark.pipeline.micro_batch import Batches
+from semel.spark.pipeline.micro_batch_task import Outcome, Task
 from semel.spark.pipeline.progress.metrics import Metrics
 from semel.spark.pipeline.progress.snapshot import State
 from semel.spark.pipeline.progress.totals import Progress
 from semel.spark.pipeline.runner import Runner
-from semel.spark.pipeline.stop import Stop
+from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End, Stream, Trigger
 from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, Sink, Written
-from semel.spark.sinks.dead_letters import RejectTable
-from semel.spark.sinks.parquet import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink
+from semel.spark.sinks.rejects import RejectTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -469,7 +469,7 @@ def test_a_batch_that_the_table_has_under_an_earlier_number_is_not_committed_aga
 
     sink = ParquetSink(str(tmp_path / "rows"))
     sink.open(pa.schema([]))
-    monkeypatch.setattr("semel.spark.pipeline.batch.outcomes_of", lambda *_: [])
+    monkeypatch.setattr("semel.spark.pipeline.micro_batch.outcomes_of", lambda *_: [])
     batches = Batches(ID, sink, None, Log(), lambda *_: None)
     rows = cast("DataFrame", None)
     batches(rows, 0)

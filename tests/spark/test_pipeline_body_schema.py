@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from semel.spark.pipeline import ddl, json_schema, schema
-from semel.spark.pipeline.schema import COMMENT, SchemaError
+from semel.spark.pipeline import body_schema, ddl, json_schema
+from semel.spark.pipeline.body_schema import COMMENT, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def test_spark_reads_the_same_from_a_ddl(spark: SparkSession) -> None:
 
 def test_a_schema_survives_the_checkpoint() -> None:
     for fields in (ddl.parse(ORDER), json_schema.parse(json.dumps(ORDER_SCHEMA)).fields):
-        assert schema.decode(json.loads(json.dumps(schema.encode(fields)))) == fields
+        assert body_schema.decode(json.loads(json.dumps(body_schema.encode(fields)))) == fields
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ ORDER_SCHEMA: dict[str, Any] = {
 
 def test_a_json_schema_becomes_fields_and_constraints_with_names() -> None:
     read = json_schema.parse(json.dumps(ORDER_SCHEMA))
-    assert schema.ddl(read.fields).replace("`", "") == (
+    assert body_schema.ddl(read.fields).replace("`", "") == (
         "id STRING NOT NULL, amount DECIMAL(12,2), count BIGINT, country STRING, placed TIMESTAMP, day DATE, "
         "lines ARRAY<STRUCT<sku: STRING NOT NULL, qty: BIGINT>> NOT NULL, tags MAP<STRING, STRING>"
     )

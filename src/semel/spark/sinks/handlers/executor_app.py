@@ -53,10 +53,10 @@ class AppReference:
     log_level: str = "info"
 
     @classmethod
-    def here(cls, app: str, **given: Any) -> AppReference:
+    def here(cls, app: str, **fields: Any) -> AppReference:
         """As in this process."""
         variables = tuple((name, os.environ[name]) for name in VARIABLES if name in os.environ)
-        return cls(app, folder=os.getcwd(), variables=variables, **given)
+        return cls(app, folder=os.getcwd(), variables=variables, **fields)
 
     def run_options(self) -> RunOptions:
         return RunOptions(
