@@ -16,8 +16,6 @@ ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "src" / "semel"
 GLOSSARY: Final = ROOT / "docs" / "explanation" / "glossary.md"
 HEADING: Final = "## Words we do not use"
-# Packages in which values may still be called `found` or `given`. A package that is clean leaves this list.
-NOT_YET_DONE: Final = ("broker", "sqs")
 # Names that others rely on, or that are not ours.
 EXEMPT_NAMES: Final = {
     "cli/command.py": {"FOUND"},  # an exit code: something was found
@@ -75,9 +73,6 @@ def bans() -> list[Ban]:
 
 def terms() -> list[list[str]]:
     return rows(GLOSSARY.read_text(encoding="utf-8").partition(HEADING)[0])
-
-
-GENERIC: Final = next(ban for ban in bans() if "found" in ban.words)
 
 
 # What is looked at.
@@ -163,8 +158,6 @@ def text_with(ban: Ban, where: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("ban", bans(), ids=lambda ban: ban.words[0])
 def test_no_name_and_no_text_has_a_word_that_we_do_not_use(ban: Ban) -> None:
     assert ban.words
-    if ban == GENERIC:
-        return  # see the next test
     if ban.where == "file names":
         assert names_with(ban._replace(where="names"), [name for name in names() if not name.line]) == []
         return
@@ -173,17 +166,6 @@ def test_no_name_and_no_text_has_a_word_that_we_do_not_use(ban: Ban) -> None:
     if ban.in_text:
         assert text_with(ban, texts()) == []
         assert names_with(ban, names_of_tests()) == []
-
-
-def test_a_value_is_called_what_it_is_in_the_packages_that_are_done() -> None:
-    done = [name for name in names() if not name.file.startswith(tuple(f"{package}/" for package in NOT_YET_DONE))]
-    assert {name.file.partition("/")[0] for name in done} >= {"cli", "demo", "dlq", "messages", "telemetry", "verify"}
-    assert names_with(GENERIC, done) == []
-
-
-@pytest.mark.parametrize("package", NOT_YET_DONE)
-def test_a_package_that_is_clean_leaves_the_list(package: str) -> None:
-    assert names_with(GENERIC, [name for name in names() if name.file.startswith(f"{package}/")]) != []
 
 
 def test_terms_are_in_order_explained_once_and_their_files_exist() -> None:
