@@ -151,7 +151,7 @@ def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
     assert (process.returncode, out, errors) == (0, "", f"semel: log in at {url}/?token={token}\n")
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['fastapi'] = None; from semel.cli import main; sys.exit(main(['dashboard']))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert ran.returncode == 1

@@ -861,7 +861,7 @@ def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> No
         place.planner().latest(end, 100)
 
 
-def test_another_log_under_an_old_checkpoint_is_refused(place: Intake, tmp_path: Path) -> None:
+def test_another_log_under_an_old_checkpoint_is_refused(place: Intake) -> None:
     with pytest.raises(LogError, match="is empty or was removed"):
         place.planner().latest({"log": "abc", "batch": 3}, 100)
     place.planner().initial()

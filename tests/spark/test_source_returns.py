@@ -42,7 +42,7 @@ def test_a_message_that_may_be_anothers_by_now_is_left_alone(place: Intake) -> N
     assert place.waiting() == (0, 1)
 
 
-def test_a_return_without_an_answer_is_not_repeated(place: Intake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_return_without_an_answer_is_not_repeated(place: Intake) -> None:
     """Another consumer may have received the messages after the first request."""
     place.send("a")
     messages, exchange, requests = received(place, 60), place.queue.client._transport.exchange, []
