@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.serving import Shop, shop, until
+from dashboard.serving import Shop, shop
 from semel import App, SqliteLedger
 from semel.dashboard.views import QueueInspector
 from semel.dashboard.views.doctor import GOOD_FOR, RETRY_AFTER
@@ -24,6 +24,7 @@ from semel.doctor.logs.follower import LogFollower
 from semel.doctor.model import Cause
 from semel.doctor.report.words import CAUSES
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
+from waiting import until
 
 NOW = time.time()
 

@@ -35,6 +35,7 @@ from semel.ledger.contract import (
 )
 from semel.ledger.sqlite import rows
 from semel.ledger.sqlite.ledger import SqliteLedger
+from waiting import until
 
 
 @pytest.fixture
@@ -46,14 +47,6 @@ def path(tmp_path: Path) -> str:
 def ledger(path: str, clock_offset: Shift) -> Iterator[SqliteLedger]:
     with SqliteLedger(path, clock=clock_offset) as ledger:
         yield ledger
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for another thread to get somewhere."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @contextlib.contextmanager
