@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -24,13 +23,7 @@ from semel.spark.source.planner import Offset, Planner, assignments
 from semel.spark.source.queue_ids import queue_id
 from semel.spark.source.sqs_clock import sqs_time
 from semel.sqs.errors import Unreachable
-from spark.intake import Intake, bodies, intake
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Intake]:
-    with intake(tmp_path / "log") as found:
-        yield found
+from spark.intake import Intake, bodies, crash, down, intake
 
 
 def test_nothing_waiting_is_no_batch(place: Intake) -> None:
@@ -92,7 +85,7 @@ def test_an_unconfirmed_delete_is_recognised_when_it_comes_back_also_after_a_res
     start = planner.initial()
     end = planner.latest(start, 100)
     task = place.task(planner.assignments(start, end)[0])
-    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    task.queue.delete = down  # type: ignore[method-assign]
     assert [len(table) for table in task.tables()] == [1]
     del task.queue.delete
     place.clock.advance(place.options.visibility + 1)
@@ -114,7 +107,7 @@ def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake
     end = planner.latest(start, 100)
     given = planner.assignments(start, end)[0]
     tables = place.task(given)
-    tables._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
+    tables._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(tables.tables())
     place.clock.advance(place.options.visibility + 1)
@@ -134,7 +127,7 @@ def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place:
     start = planner.initial()
     end = planner.latest(start, 1_500)
     first = two.task(planner.assignments(start, end)[0])
-    first._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
+    first._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(first.tables())
     two.clock.advance(two.options.visibility + 1)
@@ -213,7 +206,7 @@ def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: 
     end = planner.latest(start, 100)
     for given in planner.assignments(start, end):
         replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
-    late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
+    late.queue.change_visibility = down  # type: ignore[method-assign]
     late.clock.advance(late.options.visibility - 5)
     assert planner._heartbeat is not None
     assert planner._heartbeat.extend(end["batch"]) == 1
@@ -323,7 +316,7 @@ def test_a_delete_on_another_host_is_believed_while_the_message_is_hidden_whatev
     start = planner.initial()
     end = planner.latest(start, 100)
     task = given.task(planner.assignments(start, end)[0], wall=ahead, up=-9e6)
-    task._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
+    task._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(task.tables())
     given.clock.advance(given.options.visibility - left)
@@ -364,7 +357,7 @@ def test_committed_counts_a_heartbeat_though_sqs_did_not_say_its_time_at_the_fir
     planner = late.planner()
     end, _ = late.batch(planner, planner.initial())
     assert planner._heartbeat is not None
-    planner._sqs_clock._ask = _down
+    planner._sqs_clock._ask = down
     for _ in range(3):
         late.clock.advance(late.options.visibility / 3)
         planner._heartbeat.extend(end["batch"])
@@ -383,7 +376,7 @@ def test_a_delete_on_another_host_is_not_believed_if_sqs_did_not_say_its_time(pl
     start = planner.initial()
     end = planner.latest(start, 100)
     task = late.task(planner.assignments(start, end)[0])
-    (task if who == "sealer" else planner)._sqs_clock._ask = _down
+    (task if who == "sealer" else planner)._sqs_clock._ask = down
     list(task.tables())
     planner.latest(end, 100)
     planner.stop()
@@ -467,7 +460,7 @@ def test_available_now_ends_under_steady_producers_and_not_before_whatever_our_c
 
 def test_available_now_does_not_guess_what_time_it_is_if_sqs_does_not_answer(place: Intake) -> None:
     """Found by the simulation: where the clock of the host was minutes slow, nothing was read, and that was success."""
-    planner = place.planner_of({"orders": place.queue}, sqs_time=_down)
+    planner = place.planner_of({"orders": place.queue}, sqs_time=down)
     with pytest.raises(Unreachable):
         planner.available_now()
 
@@ -480,7 +473,7 @@ def test_available_now_does_not_end_with_a_batch_of_duplicates_of_the_backlog(pl
     planner.available_now()
     end = planner.latest(offset, 10)
     task = place.task(planner.assignments(offset, end)[0])
-    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    task.queue.delete = down  # type: ignore[method-assign]
     first = [body for table in task.tables() for body in table.column("body").to_pylist()]
     del task.queue.delete
     place.clock.advance(place.options.visibility + 1)
@@ -662,7 +655,7 @@ def test_unconfirmed_deletes_are_bounded_and_the_query_goes_on_once_they_are_del
     start = planner.initial()
     end = planner.latest(start, 100)
     task = place.task(planner.assignments(start, end)[0])
-    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    task.queue.delete = down  # type: ignore[method-assign]
     list(task.tables())
     del task.queue.delete
     with pytest.raises(TooManyUnconfirmed, match=r"orders: 3 messages .* sqs:DeleteMessage"):
@@ -903,11 +896,3 @@ def all_batches(
             return bodies
         offset = end
     raise AssertionError("it does not end")
-
-
-def _down(*_: object) -> NoReturn:
-    raise Unreachable("down")
-
-
-def _crash(*_: object, **__: object) -> NoReturn:
-    raise KeyboardInterrupt

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semel.spark.source.returns import Returned, return_messages
-from semel.sqs.errors import Unreachable
-from spark.intake import Intake, intake
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Intake]:
-    with intake(tmp_path / "log") as found:
-        yield found
+from spark.intake import Intake, down
 
 
 def received(place: Intake, visibility: int) -> list[Returned]:
@@ -64,10 +55,6 @@ def test_messages_that_cannot_be_returned_are_logged_and_come_back_by_themselves
     place.send("a")
     messages = received(place, 60)
     with pytest.MonkeyPatch.context() as patch:
-
-        def down(*_: Any, **__: Any) -> Any:
-            raise Unreachable("down")
-
         patch.setattr(place.queue, "change_visibility", down)
         return_messages(place.queue, messages, place.now())
     assert "queue orders: 1 messages could not be returned: down" in caplog.text
