@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,16 +13,6 @@ from semel.consumer.queue_consumer import QueueConsumer
 from semel.consumer.run_report import Report
 from semel.consumer.runtime import Runtime
 from semel.sqs import Entry, Queue
-
-PATIENCE = 60.0
-
-
-def until(condition: Callable[[], Any], what: str = "it") -> None:
-    """Wait for something that is bound to happen; fails after a minute."""
-    ends = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < ends, f"{what} did not happen within {PATIENCE:g} s"
-        time.sleep(0.005)
 
 
 def client_of(broker: EmbeddedBroker) -> Client:

@@ -3,118 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import boto3
 import pytest
-from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 from botocore.config import Config
 from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from signed_requests import (
+    ALICE,
+    QUEUE,
+    SECRET,
+    SERVER,
+    TARGET,
+    accepted,
+    as_received,
+    header,
+    presigned,
+    refused,
+    signed,
+    signed_at,
+    stamp,
+    verifier,
+    with_authorization,
+    with_header,
+)
 
-from semel.broker.auth import Credentials, HttpRequest, Verifier, user_id_of
-from semel.broker.engine import Identity
-from semel.errors import StartError
+from semel.broker.auth import HttpRequest, Verifier
 from semel.sqs.errors import ServiceError
 
-ALICE = "AKIDALICE"
-SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
-SERVER = "http://127.0.0.1:9324"
-QUEUE = f"{SERVER}/000000000000/orders"
-TARGET = {"X-Amz-Target": "AmazonSQS.SendMessage", "Content-Type": "application/x-amz-json-1.0"}
-BODY = b'{"QueueUrl": "http://127.0.0.1:9324/000000000000/orders", "MessageBody": "pay 10"}'
 MISMATCH = (
     "The request signature we calculated does not match the signature you provided. "
     "Check your AWS Secret Access Key and signing method. Consult the service documentation for details."
 )
-verifier = Verifier({ALICE: SECRET}, region="us-east-1")
-
-
-def as_received(method: str, url: str, headers: Mapping[str, str | bytes], body: bytes) -> HttpRequest:
-    """What a server gets of a prepared request: the HTTP client adds Host, and some other headers of its own."""
-    sent = {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
-    parts = urlsplit(url)
-    if not any(name.lower() == "host" for name in sent):
-        sent = {"Host": parts.netloc.encode(), **sent}
-    sent |= {"User-Agent": b"a test", "Accept-Encoding": b"identity", "X-Amzn-Trace-Id": b"Root=1"}
-    target = url[len(f"{parts.scheme}://{parts.netloc}") :]
-    return HttpRequest(method, target or "/", [(name.encode(), value) for name, value in sent.items()], body)
-
-
-def signed(
-    method: str = "POST",
-    url: str = f"{SERVER}/",
-    headers: Mapping[str, str] = TARGET,
-    body: bytes = BODY,
-    *,
-    key: tuple[str, str, str | None] = (ALICE, SECRET, None),
-    region: str = "us-east-1",
-    service: str = "sqs",
-) -> HttpRequest:
-    request = AWSRequest(method, url, headers=dict(headers), data=body)
-    SigV4Auth(BotoCredentials(*key), service, region).add_auth(request)
-    return as_received(method, str(request.url), dict(request.headers.items()), body)
-
-
-def presigned(
-    method: str = "GET",
-    url: str = f"{QUEUE}?Action=SendMessage&MessageBody=pay%2010%2B1",
-    *,
-    expires: int = 60,
-    token: str | None = None,
-    region: str = "us-east-1",
-    service: str = "sqs",
-) -> HttpRequest:
-    request = AWSRequest(method, url)
-    SigV4QueryAuth(BotoCredentials(ALICE, SECRET, token), service, region, expires=expires).add_auth(request)
-    return as_received(method, str(request.url), dict(request.headers.items()), b"")
-
-
-def header(request: HttpRequest, name: bytes) -> bytes:
-    return next((value for key, value in request.headers if key.lower() == name), b"")
-
-
-def with_header(request: HttpRequest, name: bytes, value: bytes | None) -> HttpRequest:
-    """The request with the header set to `value`, or without it."""
-    kept = [pair for pair in request.headers if pair[0].lower() != name.lower()]
-    return replace(request, headers=kept if value is None else [*kept, (name, value)])
-
-
-def with_authorization(request: HttpRequest, change: Callable[[bytes], bytes]) -> HttpRequest:
-    return with_header(request, b"Authorization", change(header(request, b"authorization")))
-
-
-def signed_at(request: HttpRequest) -> float:
-    in_query = parse_qs(urlsplit(request.target).query).get("X-Amz-Date", [""])[0]
-    return datetime.fromisoformat(header(request, b"x-amz-date").decode() or in_query).timestamp()
-
-
-def stamp(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
-def accepted(request: HttpRequest, *, by: Verifier = verifier, late: float = 0) -> str:
-    return by.verify(request, signed_at(request) + late).access_key
-
-
-def refused(request: HttpRequest, code: str, *, by: Verifier = verifier, now: float | None = None) -> str:
-    """The text of the refusal, which must come with `code`, be of bounded length and keep the secret."""
-    with pytest.raises(ServiceError) as caught:
-        by.verify(request, signed_at(request) if now is None else now)
-    assert caught.value.kind.code == code
-    assert SECRET not in caught.value.message
-    assert len(caught.value.message) < 6_000
-    return caught.value.message
 
 
 # What real clients send.
@@ -722,126 +653,3 @@ def test_signing_keys_are_kept_but_not_without_bound() -> None:
 
     kept = anywhere._signing_key.cache_info()
     assert (kept.hits, kept.currsize) == (200, 128)
-
-
-# The file with the credentials.
-
-
-def credentials(folder: Path, text: str) -> Path:
-    path = folder / "credentials"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_every_profile_with_a_key_pair_is_one_user(tmp_path: Path) -> None:
-    path = credentials(
-        tmp_path,
-        f"""\ufeff
-        # who may call
-        [default]
-        aws_access_key_id = {ALICE}
-        aws_secret_access_key = {SECRET}
-
-        [DEFAULT]
-        AWS_ACCESS_KEY_ID=AKIDBOB
-        aws_secret_access_key=100%(sure)s=;#
-        aws_session_token = ignored
-
-        [alice-again]
-        aws_access_key_id = {ALICE}
-        aws_secret_access_key = {SECRET}
-        region = eu-west-1
-        """.replace("        ", ""),
-    )
-
-    found = Credentials.load(path)
-
-    assert found == {ALICE: SECRET, "AKIDBOB": "100%(sure)s=;#"}
-    assert SECRET not in repr(found)
-    assert accepted(signed(), by=Verifier(found)) == ALICE
-
-
-def test_a_profile_says_its_account_and_user_id_or_gets_them(tmp_path: Path) -> None:
-    pair = "aws_secret_access_key = s\naws_access_key_id"
-    text = f"[a]\n{pair} = A\n[b]\n{pair} = B\naws_account_id = 111122223333\naws_user_id = AIDAB\n"
-    by = Verifier(Credentials.load(credentials(tmp_path, text)), account="999988887777")
-
-    def who(key: str) -> Identity:
-        request = signed(key=(key, "s", None), region="eu-west-1")
-        return by.verify(request, signed_at(request))
-
-    assert who("B") == Identity("B", "111122223333", "AIDAB", "arn:aws:iam::111122223333:user/b", "eu-west-1")
-    a = who("A")
-    assert (a.account, a.arn, a.name) == ("999988887777", "arn:aws:iam::999988887777:user/a", "a")
-    assert re.fullmatch("AIDA[A-Z2-7]{17}", a.user_id)
-
-
-def test_a_user_id_is_stable_and_that_of_one_name_in_one_account() -> None:
-    ids = {user_id_of(account, name) for account in ("111122223333", "444455556666") for name in ("a", "b")}
-    assert len(ids) == 4
-    assert user_id_of("111122223333", "a") == "AIDAQCQ3YAIL4HRXZ2G3J"
-
-
-def test_the_operator_is_the_first_user_of_the_brokers_own_account(tmp_path: Path) -> None:
-    pair = "aws_secret_access_key = s\naws_access_key_id"
-    text = f"[a]\n{pair} = A\naws_account_id = 111122223333\n[b]\n{pair} = B\n"
-    found = Credentials.load(credentials(tmp_path, text))
-
-    assert found.operator("000000000000") == ("B", "s")
-    assert found.operator("111122223333") == ("A", "s")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "no profile has a key pair. Add"),
-        ("[a]\nregion = x\n", "no profile has a key pair. Add"),
-        (f"[a]\naws_secret_access_key = {SECRET}\n", "profile [a] has no aws_access_key_id. Add it"),
-        ("[b]\naws_access_key_id = AKID\n", "profile [b] has no aws_secret_access_key. Add it"),
-        (
-            "[b]\naws_access_key_id = AKID\naws_secret_access_key =\n",
-            "profile [b] has no aws_secret_access_key. Add it",
-        ),
-        (
-            f"[c]\naws_access_key_id = a/b\naws_secret_access_key = {SECRET}\n",
-            "profile [c] has an unusable aws_access_key",
-        ),
-        (
-            f"[d]\naws_access_key_id=A\naws_secret_access_key=s\n[e]\naws_access_key_id=A\naws_secret_access_key={SECRET}\n",
-            "profile [e] gives A another secret than a profile above. Remove one.",
-        ),
-        (
-            f"[f]\naws_access_key_id=A\naws_secret_access_key={SECRET}\naws_account_id = 12345\n",
-            "profile [f] has an unusable aws_account_id. An AWS account has 12 digits.",
-        ),
-        (
-            f"[g]\naws_access_key_id=A\naws_secret_access_key={SECRET}\naws_user_id = AIDA 1\n",
-            "profile [g] has an unusable aws_user_id. Use",
-        ),
-        (
-            f"[h]\naws_access_key_id=A\naws_secret_access_key={SECRET}\n"
-            f"[i]\naws_access_key_id=A\naws_secret_access_key={SECRET}\naws_account_id = 111122223333\n",
-            "profile [i] puts A into another account than a profile above. Remove one.",
-        ),
-        (f"aws_secret_access_key = {SECRET}\n", "line 1 is not [profile] or key = value. Correct or remove it."),
-        (f"[a]\n{SECRET}\n", "line 2 is not [profile] or key = value. Correct or remove it."),
-        (f"[a]\nk = {SECRET}\n[a]\n", "line 3 repeats something in profile [a]. Correct or remove it."),
-        (f"[a]\nk = 1\nk = {SECRET}\n", "line 3 repeats something in profile [a]. Correct or remove it."),
-    ],
-)
-def test_a_file_that_leaves_a_user_in_doubt_is_refused_with_the_way_out(tmp_path: Path, text: str, says: str) -> None:
-    path = credentials(tmp_path, text)
-
-    with pytest.raises(StartError) as caught:
-        Credentials.load(path)
-
-    assert str(caught.value).startswith(f"{path}: {says}")
-    assert SECRET not in str(caught.value)
-    assert caught.value.__cause__ is None
-
-
-def test_a_file_that_is_missing_or_unreadable_is_named(tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name, why in [("nowhere", "No such file"), ("", "Is a directory"), ("binary", "it is not UTF-8 text")]:
-        with pytest.raises(StartError, match=re.escape(f"{tmp_path / name}: cannot read the credentials: {why}")):
-            Credentials.load(tmp_path / name)

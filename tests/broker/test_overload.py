@@ -17,13 +17,13 @@ import pytest
 from serve_process import Connection, Serve, call, request
 
 import semel.broker
-from running_apps import until
 from semel.broker import calls
 from semel.broker.calls import PendingCall, PendingCalls
 from semel.broker.connections import Limits
 from semel.broker.embedded_broker import event_loop
 from semel.broker.http import MAX_PIPELINED
 from semel.broker.startup import Options, Running, start
+from waiting import until
 
 QUEUE = "orders"
 

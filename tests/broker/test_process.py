@@ -18,6 +18,8 @@ from typing import Any, Final
 import pytest
 from serve_process import SEMEL, Serve, Starter, assert_clean, request, run_to_end
 
+from waiting import free_port
+
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -279,9 +281,7 @@ def test_a_port_that_is_taken_leaves_no_data_folder_behind(serve: Starter, tmp_p
 
 
 def test_of_two_brokers_that_start_on_one_port_at_once_one_is_refused(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [SEMEL, "serve", "--ephemeral", "--port", str(port)]
     pipe = subprocess.PIPE
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]

@@ -80,7 +80,7 @@ def test_http_1_0_is_answered_and_the_connection_closed(shared: Serve, client: C
     assert client.at_end()
 
 
-def test_a_request_may_arrive_byte_by_byte(shared: Serve, client: Connection, queue: str) -> None:
+def test_a_request_may_arrive_byte_by_byte(client: Connection, queue: str) -> None:
     for byte in call("SendMessage", queue, host=client.host, MessageBody="piecemeal"):
         client.send(bytes([byte]))
     assert client.answer().status == 200
@@ -319,7 +319,7 @@ def test_a_long_pipeline_of_small_requests_takes_no_memory_to_speak_of(
     assert int(peak) < 300_000
 
 
-def test_a_client_that_ends_its_side_first_gets_its_answer(shared: Serve, client: Connection, queue: str) -> None:
+def test_a_client_that_ends_its_side_first_gets_its_answer(client: Connection, queue: str) -> None:
     """As `printf ... | nc` does: it has nothing more to say, but it listens."""
     client.ask("SendMessage", queue, MessageBody="x")
     client.socket.shutdown(socket.SHUT_WR)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from semel import dashboard_token
+from waiting import until
 
 PATIENCE = 60.0
 TOKEN = "a-long-enough-token"
@@ -70,13 +70,6 @@ def gone(url: str) -> bool:
     return False
 
 
-def until_gone(url: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not gone(url):
-        assert time.monotonic() < ends, "the dashboard goes on without its broker"
-        time.sleep(0.05)
-
-
 def test_the_broker_has_a_dashboard_beside_it_that_ends_with_it(tmp_path: Path) -> None:
     with semel(tmp_path, "serve", "--ephemeral", "--port", "0", "--dashboard-port", "0") as process:
         broker = url_in(process, "SQS listening")
@@ -99,7 +92,7 @@ def test_the_dashboard_does_not_outlive_a_broker_that_is_killed(tmp_path: Path) 
         dashboard = url_in(process, "dashboard at")
         assert asked(f"{dashboard}/health")["status"] == "ok"
         process.kill()
-        until_gone(dashboard)
+        until(lambda: gone(dashboard), "the end of the dashboard with its broker")
 
 
 @pytest.mark.slow
@@ -152,7 +145,7 @@ def test_it_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
     assert (process.returncode, out, errors) == (0, "", f"semel: log in at {url}/?token={token}\n")
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['fastapi'] = None; from semel.cli import main; sys.exit(main(['dashboard']))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert ran.returncode == 1

@@ -79,9 +79,7 @@ def test_edit_takes_a_body_from_a_file_and_a_new_key(shell: Shell, tmp_path: Pat
     assert "it is not UTF-8" in shell("dlq", "edit", DLQ, ids[1], "--yes", "--body", str(tmp_path / "body.json")).err
 
 
-def test_edit_asks_and_names_where_it_sends_to_and_deletes_from(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edit_asks_and_names_where_it_sends_to_and_deletes_from(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     (id,) = shell.dead_letter(1)
     monkeypatch.setenv("EDITOR", 'sed -i \'s/"n": 0/"n": 42/\'')
     terminal = Terminal("dlq", "edit", DLQ, id)

@@ -386,9 +386,7 @@ def test_watching_as_html_writes_the_file_again_at_each_look(answers: Answers, t
     assert "<strong>1 note in 3 queues</strong>" in file.read_text(encoding="utf-8")
 
 
-def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_on_a_terminal_is_one_line_that_is_erased_and_cannot_be_broken() -> None:
     terminal = Terminal()
     with Progress("semel doctor", stream=terminal) as progress:
         progress.update("reading\n\x1b[2J files")

@@ -23,6 +23,7 @@ from semel.consumer.settings import OPTIONS
 from semel.doctor import recommendations
 from semel.sqs import Entry, Queue
 from suite import slow
+from waiting import free_port, until
 
 APP = """
 import os, time
@@ -106,14 +107,6 @@ def shop(tmp_path: Path, broker: EmbeddedBroker) -> Shop:
     return Shop(tmp_path, broker.url)
 
 
-def wait_for(condition: object, process: subprocess.Popen[str] | None = None) -> None:
-    ends = time.monotonic() + 60
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < ends
-        assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
 def test_exit_when_empty_works_the_queue_off_and_exits_with_0(shop: Shop, orders: Queue) -> None:
     orders.send_many([Entry(json.dumps({"n": n})) for n in range(25)])
     code, output, errors = shop.run("run", "shop:app", "--queue", "orders", "--exit-when-empty", "--output", "jsonl")
@@ -148,7 +141,7 @@ def test_several_processes_share_the_work_and_report_as_one(shop: Shop, orders: 
 def test_sigterm_drains_and_exits_with_0(shop: Shop, orders: Queue) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 1}))
     process = shop.start("run", "shop:app", "--queue", "orders")
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -160,7 +153,7 @@ def test_sigterm_drains_and_exits_with_0(shop: Shop, orders: Queue) -> None:
 def test_signals_that_come_all_at_once_end_it_too(shop: Shop, orders: Queue, processes: str) -> None:
     orders.send(json.dumps({"n": 1}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", processes)
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     for _ in range(200):
         process.send_signal(signal.SIGTERM)
     stop(process)
@@ -169,7 +162,7 @@ def test_signals_that_come_all_at_once_end_it_too(shop: Shop, orders: Queue, pro
 def test_handlers_that_outlast_the_drain_make_it_4(shop: Shop, orders: Queue) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 60}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--drain", "0.5")
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 4, errors
@@ -182,7 +175,7 @@ def test_ctrl_c_drains_and_the_second_one_ends_it_at_once_and_says_so(
 ) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 60}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", processes)
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     time.sleep(0.5)
     assert process.poll() is None
@@ -216,7 +209,7 @@ def test_a_signal_to_all_processes_lets_handlers_finish(shop: Shop, orders: Queu
     """As a terminal sends Ctrl-C, and systemd SIGTERM: to the workers, too, which hear of it a second time from us."""
     orders.send(json.dumps({"n": 1, "seconds": 1}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--output", "jsonl")
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     os.killpg(process.pid, number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else 0), errors
@@ -230,7 +223,7 @@ def test_workers_whose_supervisor_is_killed_let_handlers_finish_and_end_without_
 ) -> None:
     orders.send(json.dumps({"n": 1, "seconds": 1}))
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "2", "--log-level", "error")
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     process.kill()
     _, errors = process.communicate(timeout=60)  # ends when the workers have ended
     assert errors == ""
@@ -264,7 +257,7 @@ def test_workers_that_find_the_ledger_away_at_their_start_are_started_again(shop
     (shop.folder / "shop.py").write_text(AWAY_AT_FIRST)
     process = shop.start("run", "shop:app", "--processes", "2")
     orders.send("{}")
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -297,7 +290,7 @@ def test_a_signal_to_all_processes_while_the_app_is_imported_ends_it_without_a_w
     (shop.folder / "shop.py").write_text(SLOW_IMPORT)
     shop.environment["TEST_SLOW"] = slow
     process = shop.start("run", "shop:app", "--processes", "2", "--log-level", "error")
-    wait_for(lambda: shop.effects == [1], process)
+    until(lambda: shop.effects == [1], process=process)
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (code, "")
@@ -326,10 +319,10 @@ def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
         def workers() -> list[int]:
             return [pid for pid in map(int, children.read_text().split()) if b"spawn_main" in command_of(pid)]
 
-        wait_for(lambda: len(workers()) == 2, process)
+        until(lambda: len(workers()) == 2, process=process)
         victim = workers()[0]
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(workers()) == 2 and victim not in workers(), process)
+        until(lambda: len(workers()) == 2 and victim not in workers(), process=process)
     finally:
         errors = stop(process)
     assert process.returncode == 0, errors
@@ -339,7 +332,7 @@ def test_a_worker_that_dies_is_started_again(shop: Shop, orders: Queue) -> None:
 def test_a_stop_that_comes_while_workers_start_ends_them_all(shop: Shop, orders: Queue, pause: float) -> None:
     process = shop.start("run", "shop:app", "--queue", "orders", "--processes", "3", "--log-level", "error")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_for(lambda: children.read_text(), process)
+    until(lambda: children.read_text(), process=process)
     time.sleep(pause)  # whatever they are at then
     errors = stop(process)
     assert process.returncode == 0, errors
@@ -492,19 +485,18 @@ def test_create_dlq_makes_the_queue_and_says_so(shop: Shop, orders: Queue, broke
     assert int(policy["maxReceiveCount"]) == recommendations.RECEIVES  # as the doctor advises
 
 
-def test_health_and_metrics_of_one_and_of_many_processes(shop: Shop, orders: Queue, free_port: int) -> None:
-    for processes in ("1", "2"):
-        orders.send(json.dumps({"n": int(processes)}))
-        process = shop.start(
-            "run", "shop:app", "--queue", "orders", "--processes", processes, "--health", str(free_port)
-        )
-        try:
-            wait_for(lambda: is_healthy(shop, free_port), process)
-            wait_for(lambda n=int(processes): n in shop.effects, process)
-            wait_for(lambda: completed(free_port) == 1, process)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_health_and_metrics_of_one_and_of_many_processes(shop: Shop, orders: Queue, processes: str) -> None:
+    port = free_port()
+    orders.send(json.dumps({"n": 1}))
+    process = shop.start("run", "shop:app", "--queue", "orders", "--processes", processes, "--health", str(port))
+    try:
+        until(lambda: shop.effects == [1], process=process)
+        until(lambda: completed(port) == 1, process=process)
+        assert is_healthy(shop, port)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
 
 
 def is_healthy(shop: Shop, port: int) -> bool:
@@ -515,12 +507,3 @@ def completed(port: int) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith('semel_completed_total{queue="orders"}'))
-
-
-@pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from semel.sqs import Queue
 from semel.telemetry import worker_client
 from semel.telemetry import worker_registry as registry
 from semel.telemetry.worker_client import WorkerError
+from waiting import until
 
 APP = """
 import os, time
@@ -79,11 +79,7 @@ class Running:
         return bool(found)
 
     def until(self, condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < ends
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.02)
+        until(condition, process=self.process)
 
     def look(self) -> dict[str, Any]:
         return worker_client.get_worker(self.url)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from running_apps import client_of, running_app, send, until
+from running_apps import client_of, running_app, send
 from semel import App, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.sqs import Queue
 from semel.testing.driver import driving
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 

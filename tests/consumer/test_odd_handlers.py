@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from driven import Place, dead_letter_details, new_place
-from running_apps import client_of, running_app, send, until
+from running_apps import client_of, running_app, send
 from semel import App, Batch, Context, Fixed, Reject, Retry, SemelError, Transaction
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.backoff import Exponential
@@ -26,6 +26,7 @@ from semel.ledger.contract import MAX_RESULT, Status
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages.visibility import LONGEST
 from semel.telemetry.logs import JsonFormatter, TextFormatter
+from waiting import until
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from driven import Place, dead_letter_details, new_place
-from running_apps import client_of, running_app, until
+from running_apps import client_of, running_app
 from semel import App, Message
 from semel.broker import running
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.messages import dead_letter_attributes as letters
 from semel.sqs import Queue, Received
+from waiting import until
 
 
 @pytest.fixture

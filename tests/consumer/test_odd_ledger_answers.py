@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from driven import LEASE, Calls, Place, dead_letter_details, place_of, shop, take
-from running_apps import client_of, running_app, send, until
+from running_apps import client_of, running_app, send
 from semel import App, Fixed
 from semel.broker import running
 from semel.consumer import runtime as runtime_module
 from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, LedgerError, LedgerUnavailable, Status
 from semel.ledger.sqlite.ledger import SqliteLedger
+from waiting import until
 
 
 class Picky(SqliteLedger):

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from running_apps import PATIENCE, client_of, running_app, send, until
+from running_apps import client_of, running_app, send
 from semel import App, Batch, Context, Fixed, Reject, Retry, SqliteLedger, Transaction
 from semel.broker import EmbeddedBroker, running
 from semel.ledger.contract import ClaimResult, LedgerUnavailable
 from semel.sqs import Queue
 from semel.sqs.errors import AccessDenied, QueueNotFound
 from semel.telemetry.attempt_log import AttemptLog
+from waiting import PATIENCE, until
 
 
 @pytest.fixture

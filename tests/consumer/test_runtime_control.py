@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from running_apps import PATIENCE, Running, client_of, running_app, send, until
+from running_apps import Running, client_of, running_app, send
 from semel import App, Batch, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.runtime import Runtime
 from semel.consumer.runtime_control import RuntimeControl, carry_out, view
 from semel.sqs import Queue
 from semel.telemetry.worker_control import Action, Command, Identity, Refused
+from waiting import PATIENCE, until
 
 PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
 

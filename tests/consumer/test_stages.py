@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driven import LEASE, Calls, Place, new_place, shop, take
-from running_apps import client_of, running_app, send, until
+from running_apps import client_of, running_app, send
 from semel import App, Retry, SqliteLedger
 from semel.broker import EmbeddedBroker, running
 from semel.consumer.admission import MOST_AHEAD, Prefetch
@@ -20,6 +20,7 @@ from semel.consumer.lifecycle import State
 from semel.consumer.stage import Stage, Threads
 from semel.ledger.contract import ClaimRequest, ClaimResult, LedgerError
 from semel.sqs import Received
+from waiting import until
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ class TestCommit:
         assert bank.entries() == [("p1", 1)]
         assert place.is_empty("payments")
 
-    def test_the_guarantee_of_a_handler_is_told_by_what_it_asks_for(self, place: Place, bank: Bank) -> None:
+    def test_the_guarantee_of_a_handler_is_told_by_what_it_asks_for(self, bank: Bank) -> None:
         (booking,) = bank.app().handlers.values()
         (shipping,) = shop(Calls()).handlers.values()
         assert booking.guarantee is Guarantee.EXACTLY_ONCE

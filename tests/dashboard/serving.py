@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from running_apps import client_of
 from semel.broker import EmbeddedBroker, running
 from semel.dashboard.connections import Limits
 from semel.dashboard.process import server_for
@@ -23,18 +22,9 @@ from semel.dashboard.views import Settings
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.ports import listen
 from semel.sqs import Client, Queue
+from waiting import PATIENCE, until
 
-PATIENCE = 60.0
 DEFAULT = Limits()
-
-
-def until(condition: Callable[[], Any], what: str = "it") -> Any:
-    """Wait for something that is bound to happen; fails after a minute."""
-    ends = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < ends, f"{what} did not happen within {PATIENCE:g} s"
-        time.sleep(0.01)
-    return found
 
 
 @dataclass
@@ -167,14 +157,3 @@ def shop(state: Path, **how: Any) -> Iterator[Shop]:
         policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3}
         orders = client.create_queue("orders", {"VisibilityTimeout": "30", "RedrivePolicy": policy})
         yield Shop(broker, client, orders, dead, state)
-
-
-def client_of(broker: EmbeddedBroker) -> Client:
-    return Client(broker.url, "us-east-1", access_key="test", secret_key="test")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

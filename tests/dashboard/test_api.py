@@ -14,9 +14,10 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from dashboard.serving import Shop, Site, serving, shop, until
+from dashboard.serving import Shop, Site, serving, shop
 from semel.sqs import Client
 from semel.sqs.client.messages import Attribute
+from waiting import until
 
 
 @pytest.fixture(scope="module")

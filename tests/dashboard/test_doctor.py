@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.serving import Shop, shop, until
+from dashboard.serving import Shop, shop
 from semel import App, SqliteLedger
 from semel.dashboard.views import QueueInspector
 from semel.dashboard.views.doctor import GOOD_FOR, RETRY_AFTER
@@ -23,6 +23,7 @@ from semel.dashboard.views.model import DuplicateCauses
 from semel.doctor.logs.follower import LogFollower
 from semel.doctor.model import CAUSES, Cause
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
+from waiting import until
 
 NOW = time.time()
 
@@ -162,7 +163,7 @@ def test_more_than_can_be_read_beside_the_pages_is_left_to_the_doctor(tmp_path: 
 
 
 def test_an_analysis_that_fails_is_begun_anew_when_the_log_has_grown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with AttemptLog.open(str(tmp_path)) as log, closing(CauseCounter([str(tmp_path)])) as counter:
         log.add_all(lost_delete("a"))
@@ -232,7 +233,7 @@ def test_the_first_look_examines_the_attempt_logs_too(place: Shop, tmp_path: Pat
         assert "delete was lost" in site.get("/doctor/report").text
 
 
-def test_a_look_examines_again_when_the_last_time_was_minutes_ago(place: Shop, tmp_path: Path) -> None:
+def test_a_look_examines_again_when_the_last_time_was_minutes_ago(place: Shop) -> None:
     now = [time.time()]
     inspector = QueueInspector(place.settings(), client=place.client, clock=lambda: now[0])
     first = examined(inspector).made_at

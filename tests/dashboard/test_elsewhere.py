@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.serving import serving, until
+from dashboard.serving import serving
 from semel.dashboard.sources.cloudwatch import CloudWatch
 from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import DashboardError, QueueInspector, Settings
@@ -20,6 +20,7 @@ from semel.dlq.access import PeekRisk
 from semel.dlq.remote import RemoteDeadLetterService
 from semel.sqs import Client
 from servers import moto
+from waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from dashboard.serving import Shop, shop, until
+from dashboard.serving import Shop, shop
 from semel import App, Retry, SqliteLedger
 from semel.dashboard.sources.cache import TtlCache
 from semel.dashboard.views import DashboardError, NotThere, QueueInspector, search
 from semel.dashboard.views.model import Level
 from semel.dlq.filter.parser import FilterError
+from waiting import until
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Page
 
 from browsing import Browser
-from dashboard.serving import PATIENCE, Answer, Shop, Site, shop
+from dashboard.serving import Answer, Shop, Site, shop
 from semel.messages import dead_letter_attributes as own_attributes
+from waiting import PATIENCE
 
 PATIENT = PATIENCE * 1000
 DEAD = "/dead-letters/orders-dlq"

@@ -9,11 +9,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Browser
-from dashboard.serving import PATIENCE, Site, serving
+from dashboard.serving import Site, serving
 from semel.dashboard.views import Settings
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Client
 from servers import moto
+from waiting import PATIENCE
 
 pytest.importorskip("moto.server")
 PATIENT = PATIENCE * 1000

@@ -6,7 +6,6 @@ import html
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -67,7 +66,7 @@ def test_a_hostile_body_is_text_on_every_page(place: Shop, site: Site, browser: 
 
 
 def test_a_body_of_a_mebibyte_opens_at_once_is_cut_and_can_be_had_whole(
-    place: Shop, site: Site, browser: Browser, tmp_path: Path
+    place: Shop, site: Site, browser: Browser
 ) -> None:
     body = json.dumps({"blob": "é<" * 349_000}, ensure_ascii=False)
     assert 1_000_000 < len(body.encode()) <= 1024 * 1024

@@ -9,11 +9,12 @@ from urllib.parse import quote
 
 import pytest
 
-from dashboard.serving import Answer, Site, serving, shop, until
+from dashboard.serving import Answer, Site, serving, shop
 from running_apps import running_app
 from semel import App
 from semel.ledger.sqlite.ledger import SqliteLedger
 from semel.sqs import Client
+from waiting import until
 
 
 def resend(site: Site, id: str) -> Answer:

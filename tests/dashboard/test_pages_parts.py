@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.serving import shop, until
+from dashboard.serving import shop
 from semel.dashboard.views.model import (
     DeliveriesPage,
     DeliverySeries,
@@ -22,6 +22,7 @@ from semel.dashboard.web.charts import Line, Stream
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
 from semel.telemetry.annotation_log import Annotation
+from waiting import until
 
 SCRIPT = "<script>alert(1)</script>"
 

@@ -13,11 +13,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Browser
-from dashboard.serving import PATIENCE, Shop, Site, shop, until
+from dashboard.serving import Shop, Site, shop
 from running_apps import running_app
 from semel import App
 from semel.consumer.outcomes import Reject
 from semel.ledger.sqlite.ledger import SqliteLedger
+from waiting import PATIENCE, until
 
 PATIENT = PATIENCE * 1000  # milliseconds, for the browser
 OTHERS = 6

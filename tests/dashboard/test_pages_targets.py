@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from dashboard.serving import Answer, Shop, Site, shop, until
+from dashboard.serving import Answer, Shop, Site, shop
 from semel.dlq.redrive.plan import RedrivePlan
 from semel.doctor.text_format import number
+from waiting import until
 
 DEAD = "/dead-letters/orders-dlq"
 

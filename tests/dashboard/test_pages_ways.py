@@ -11,11 +11,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Browser
-from dashboard.serving import PATIENCE, Shop, Site, free_port, serving, shop
+from dashboard.serving import Shop, Site, serving, shop
 from running_apps import running_app
 from semel import App
 from semel.dashboard.views import Settings
 from semel.ledger.sqlite.ledger import SqliteLedger
+from waiting import PATIENCE, free_port
 
 PATIENT = PATIENCE * 1000
 TOKEN, READER = "operator-token", "reader-token"

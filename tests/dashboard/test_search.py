@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Generator
 
-from dashboard.serving import until
 from dlq.dead_letters import NOW, message
 from semel.dashboard.views.search import FRESH, MAX_MESSAGES, MAX_SEARCHES, STALE, THREADS, Searches, SearchResult
 from semel.dlq.access import ScanPage
@@ -14,6 +13,7 @@ from semel.dlq.filter import parser as filters
 from semel.dlq.filter.parser import Filter
 from semel.dlq.messages import MAX_GROUPS, DeadLetterMessage
 from semel.errors import SemelError
+from waiting import until
 
 EVERYTHING = filters.parse("")
 

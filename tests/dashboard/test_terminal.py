@@ -15,7 +15,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Label, Static
 
-from dashboard.serving import PATIENCE, Shop, shop
+from dashboard.serving import Shop, shop
 from semel import App, SqliteLedger
 from semel.consumer.context import Context
 from semel.consumer.runtime import Runtime
@@ -24,6 +24,7 @@ from semel.dashboard.terminal import format as cells
 from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import NumberInput, Question, RedriveForm, Sheet
 from semel.dashboard.terminal.tables import LiveTable, MessagesSheet
+from waiting import PATIENCE
 
 HOSTILE = "\x1b]0;owned\x07[bold red]markup[/] \u202eevil\r\n[@click=app.quit]x[/]"
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.serving import PATIENCE, Shop, shop
+from dashboard.serving import Shop, shop
 from semel import dashboard_token
 from semel.cli import main
 from semel.dlq.remote import RemoteDeadLetterService, RemoteError
+from waiting import PATIENCE
 
 URL = "http://127.0.0.1:9325"
 

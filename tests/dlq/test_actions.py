@@ -481,9 +481,7 @@ def test_a_fifo_queue_takes_each_restored_message_once(
     assert groups == ["g0", "g1"] * 3
 
 
-def test_messages_come_back_to_another_queue_or_from_a_stream(
-    place: Place, service: DeadLetterService, tmp_path: Path
-) -> None:
+def test_messages_come_back_to_another_queue_or_from_a_stream(place: Place, service: DeadLetterService) -> None:
     dead_letter(place, 3)
     lines = list(service.lines(DLQ, all=True))
     place.client.create_queue("spare-dlq")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.serving import Answer, Shop, Site, shop, until
+from dashboard.serving import Answer, Shop, Site, shop
 from dashboard.test_terminal import Screen
 from semel.cli import main
 from semel.dashboard.services import Services
@@ -23,6 +23,7 @@ from semel.dashboard.terminal.dialogs import Question
 from semel.dlq.jobs import Job, Jobs, State
 from semel.dlq.jobs.job_control import HEARTBEAT_TIMEOUT, JobNotRunning
 from semel.dlq.service import DeadLetterService
+from waiting import until
 
 MANY = 120
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,7 @@ import pytest
 from semel.dlq.jobs import MAX_JOBS, Job, Jobs, JobStopped, NoSuchJob, State
 from semel.dlq.jobs.job_control import ControlFile
 from semel.errors import SemelError
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    for _ in range(6_000):
-        if holds():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not come to pass")
+from waiting import until
 
 
 def test_a_job_tells_what_it_does_and_how_it_ended() -> None:
@@ -76,7 +68,7 @@ def test_a_paused_job_waits_at_its_next_checkpoint_and_goes_on(tmp_path: Path) -
     assert job.pause()
     assert job.to_json()["pausing"]
     go_on.set()
-    wait_for(lambda: job.state is State.PAUSED)
+    until(lambda: job.state is State.PAUSED)
     assert steps == ["half done, and then done"]
     assert Jobs(tmp_path).get(job.id).state is State.PAUSED
     assert job.resume()
@@ -96,7 +88,7 @@ def test_a_cancelled_job_ends_at_its_next_checkpoint_also_when_it_is_paused(tmp_
     job = Jobs(tmp_path).start("redrive", "dead", work)
     if paused:
         job.pause()
-        wait_for(lambda: job.state is State.PAUSED)
+        until(lambda: job.state is State.PAUSED)
     assert job.cancel()
     assert job.wait(60)
     assert job.state is State.CANCELLED
@@ -113,7 +105,7 @@ def test_a_job_cancelled_before_it_began_does_nothing() -> None:
 def test_pause_and_cancel_end_a_long_sleep_at_once(tmp_path: Path) -> None:
     job = Jobs(tmp_path).start("redrive", "dead", lambda job: job.sleep(10_000))
     job.pause()
-    wait_for(lambda: job.state is State.PAUSED)
+    until(lambda: job.state is State.PAUSED)
     job.cancel()
     assert job.wait(60)
 

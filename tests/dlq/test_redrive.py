@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Entry
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute
+from waiting import until
 
 
 @pytest.fixture(params=MODES)
@@ -355,14 +356,6 @@ def test_nor_where_it_comes_back_before_the_end_of_the_queue_was_reached(monkeyp
         assert sorted(standard.dead_names("visible")) == names
 
 
-def until(holds: Callable[[], bool]) -> bool:
-    for _ in range(6_000):
-        if holds():
-            return True
-        threading.Event().wait(0.01)
-    return False
-
-
 def _instant() -> Any:
     """A clock for which all waiting is over at once."""
     now = [0.0]
@@ -587,7 +580,7 @@ def test_paused_it_has_nothing_half_done_and_goes_on_when_it_may(standard: Site)
 
     thread = threading.Thread(target=job.run, args=(standard.redriver(rate=1, monotonic=_instant(), crash=crash).run,))
     thread.start()
-    assert until(lambda: job.state is State.PAUSED)
+    until(lambda: job.state is State.PAUSED)
     assert (len(standard.names()), job.counts.sent, job.counts.deleted) == (1, 1, 1)
     job.resume()
     thread.join(60)

@@ -201,9 +201,7 @@ def test_uploads_and_their_journals_are_kept_for_a_month(
         assert len(list(folder.iterdir())) == left
 
 
-def test_what_is_being_restored_is_not_removed_however_old_it_is(
-    place: Place, service: DeadLetterService, tmp_path: Path
-) -> None:
+def test_what_is_being_restored_is_not_removed_however_old_it_is(place: Place, service: DeadLetterService) -> None:
     folder = service.state / "restores"
     folder.mkdir(parents=True)
     file = snapshot(folder / "all.jsonl", DLQ, "m1", "m2")

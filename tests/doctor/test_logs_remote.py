@@ -145,7 +145,7 @@ def test_a_file_that_vanishes_before_it_is_read_is_named(
     assert not list(tmp_path.glob("semel-doctor-*.parquet"))
 
 
-def test_what_cannot_be_reached_is_said_in_one_line(client: Any, bucket: Bucket) -> None:
+def test_what_cannot_be_reached_is_said_in_one_line(bucket: Bucket) -> None:
     bucket.put("a.txt", b"x")
     missing = bucket.url("log").replace(bucket.name, "no-such-bucket")
     with pytest.raises(DoctorError, match=r"--log s3://no-such-bucket/log.*: there is no such bucket$"):

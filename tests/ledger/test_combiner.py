@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from semel.ledger.combiner import Call, Closed, Combiner, NoTurn
 from semel.ledger.contract import LedgerUnavailable
+from waiting import until
 
 
 class Served:
@@ -46,13 +47,6 @@ def served() -> Served:
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(16) as threads:
         yield threads
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def waiting(served: Served, count: int) -> None:

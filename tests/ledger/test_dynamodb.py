@@ -183,7 +183,7 @@ class TestRoundTrips:
         assert sent.count("Query") <= 64
 
     def test_the_outbox_is_looked_at_once_this_process_has_committed_a_message(
-        self, ledger: DynamoLedger, clock_offset: Shift, sent: list[str]
+        self, ledger: DynamoLedger, clock_offset: Shift
     ) -> None:
         clock_offset.advance(1)
         with ledger.transaction() as tx:

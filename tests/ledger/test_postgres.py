@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import uuid
@@ -34,6 +33,7 @@ from semel.ledger.contract import (
 from semel.ledger.postgres.ledger import PostgresLedger
 from semel.ledger.postgres.query_runner import QueryRunner, TimedConnection
 from semel.ledger.postgres.statements import Statements
+from waiting import free_port
 
 if TYPE_CHECKING:
     from servers.postgres import Server
@@ -264,8 +264,7 @@ class TestAnOpenTransaction:
 
 class TestAServerThatIsNotThere:
     def test_is_named_with_the_reason_in_one_line_and_without_the_password(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         with pytest.raises(LedgerUnavailable) as raised:
             PostgresLedger(f"postgresql://anna:secret@127.0.0.1:{port}/shop")
         text = str(raised.value)

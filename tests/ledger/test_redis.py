@@ -154,7 +154,7 @@ class TestTheServerGoesOn:
         client.script_flush()
         assert ledger.extend([claim], 30) == [True]
 
-    def test_a_full_server_is_unavailable_and_keeps_all_that_it_has(self, prefix: str) -> None:
+    def test_a_full_server_is_unavailable_and_keeps_all_that_it_has(self) -> None:
         with running() as server, RedisLedger(server.url) as ledger, redis.Redis.from_url(server.url) as client:
             claim = win(ledger, "a").claim
             client.config_set("maxmemory", 1)

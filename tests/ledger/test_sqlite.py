@@ -35,6 +35,7 @@ from semel.ledger.contract import (
 )
 from semel.ledger.sqlite import operations
 from semel.ledger.sqlite.ledger import SqliteLedger
+from waiting import until
 
 
 @pytest.fixture
@@ -43,22 +44,9 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock_offset() -> Shift:
-    return Shift()
-
-
-@pytest.fixture
 def ledger(path: str, clock_offset: Shift) -> Iterator[SqliteLedger]:
     with SqliteLedger(path, clock=clock_offset) as ledger:
         yield ledger
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for another thread to get somewhere."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @contextlib.contextmanager
@@ -419,9 +407,7 @@ class TestTransactions:
         assert entry(ledger, "a").status is Status.CLAIMED
         assert finish(ledger, claim)
 
-    def test_messages_of_a_group_leave_in_their_order_whoever_sends_them(
-        self, ledger: SqliteLedger, clock_offset: Shift
-    ) -> None:
+    def test_messages_of_a_group_leave_in_their_order_whoever_sends_them(self, ledger: SqliteLedger) -> None:
         with ledger.transaction() as tx:
             for number in range(3):
                 tx.send("orders.fifo", str(number), group="a")

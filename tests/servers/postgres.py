@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+
+from waiting import free_port
 
 PATIENCE: Final = 60.0  # seconds for a start or a stop; a loaded machine takes its time
 USER: Final = "postgres"
@@ -115,7 +116,7 @@ def running() -> Iterator[Server]:
 
 def _started(binaries: Path, folder: Path, account: str | None) -> Server:
     for attempt in range(5):  # another process may take the free port before the server does
-        server = Server(binaries, folder, _free_port(), account)
+        server = Server(binaries, folder, free_port(), account)
         try:
             server.start()
             return server
@@ -207,10 +208,3 @@ def _as(account: str | None) -> dict[str, Any]:
         return {}
     entry = pwd.getpwnam(account)
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -64,10 +64,6 @@ class Cluster:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def kill_worker(self, index: int) -> None:
-        """As if its machine had lost power: with its executors."""
-        kill_all(self.workers[index])
-
     def alive_workers(self) -> int:
         """How many the master believes to be there."""
         return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])

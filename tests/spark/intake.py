@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
 from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs import Client, Entry, Queue
+from semel.sqs.errors import Unreachable
 
 BY_HAND = "by hand"  # the plan of an assignment that no planner made: sealed when its task is made
 
@@ -119,3 +120,12 @@ def intake(folder: Path, name: str = "orders", **attributes: str) -> Iterator[In
             queue = client.create_queue(name, attributes)
             options = ReadOptions(queues=(name,), segments=str(folder), threads=2, endpoint_url=broker.url)
             yield Intake(broker, Clock(broker), queue, LocalStore(str(folder)), options)
+
+
+def down(*_: object, **__: object) -> NoReturn:
+    """In the place of a call to SQS."""
+    raise Unreachable("down")
+
+
+def crash(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +23,6 @@ from spark.intake import BY_HAND, Intake, bodies, intake
 
 GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
 DENIED = Failure("AccessDenied", "not allowed to do that")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Intake]:
-    with intake(tmp_path / "log") as found:
-        yield found
 
 
 def received(place: Intake, count: int) -> pa.Table:

@@ -217,9 +217,7 @@ def test_several_queues_in_one_source(spark: SparkSession, broker: EmbeddedBroke
     assert Counter(row.queue for row in stream.rows().collect()) == {"orders": 5, "refunds": 4}
 
 
-def test_a_batch_read_looks_without_taking(
-    spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
-) -> None:
+def test_a_batch_read_looks_without_taking(spark: SparkSession, broker: EmbeddedBroker, queue: Queue) -> None:
     send(queue, range(15))
     df = spark.read.format("sqs").option("queue", "orders").option("endpointUrl", broker.url).load()
     assert df.count() == 15

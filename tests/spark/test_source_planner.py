@@ -5,32 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from semel.spark.pipeline.agreement import DriverLog
-from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.segments.model import BatchFiles, Committed, SegmentId
 from semel.spark.segments.segment_log import LogError, OtherQuery, SegmentLog, counts
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source import committer
 from semel.spark.source.committer import TooManyUnconfirmed
 from semel.spark.source.options import OptionError
-from semel.spark.source.planner import Offset, Planner, assignments
+from semel.spark.source.planner import assignments
 from semel.spark.source.queue_ids import queue_id
-from semel.spark.source.sqs_clock import sqs_time
-from semel.sqs.errors import Unreachable
-from spark.intake import Intake, bodies, intake
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Intake]:
-    with intake(tmp_path / "log") as found:
-        yield found
+from spark.intake import Intake, crash, down, intake
 
 
 def test_nothing_waiting_is_no_batch(place: Intake) -> None:
@@ -92,7 +81,7 @@ def test_an_unconfirmed_delete_is_recognised_when_it_comes_back_also_after_a_res
     start = planner.initial()
     end = planner.latest(start, 100)
     task = place.task(planner.assignments(start, end)[0])
-    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    task.queue.delete = down  # type: ignore[method-assign]
     assert [len(table) for table in task.tables()] == [1]
     del task.queue.delete
     place.clock.advance(place.options.visibility + 1)
@@ -114,7 +103,7 @@ def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake
     end = planner.latest(start, 100)
     given = planner.assignments(start, end)[0]
     tables = place.task(given)
-    tables._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
+    tables._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(tables.tables())
     place.clock.advance(place.options.visibility + 1)
@@ -134,7 +123,7 @@ def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place:
     start = planner.initial()
     end = planner.latest(start, 1_500)
     first = two.task(planner.assignments(start, end)[0])
-    first._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
+    first._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(first.tables())
     two.clock.advance(two.options.visibility + 1)
@@ -142,33 +131,6 @@ def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place:
     again = two.planner().assignments(start, end)
     rows = [body for given in reversed(again) for body in two.run(given)]
     assert len(set(rows)) == len(rows)
-
-
-def test_committed_deletes_only_what_the_sink_has(place: Intake) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, rows = late.batch(planner, planner.initial())
-    assert rows == ["a"]
-    assert late.waiting() == (0, 1)
-    planner.latest(end, 100)
-    assert late.waiting() == (0, 0)
-    planner.stop()
-
-
-def test_committed_keeps_messages_hidden_while_the_sink_works(place: Intake) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, _ = late.batch(planner, planner.initial())
-    assert planner._heartbeat is not None
-    for _ in range(5):
-        late.clock.advance(late.options.visibility - 6)
-        assert planner._heartbeat.extend(end["batch"]) == 1
-    assert late.waiting() == (0, 1)
-    planner.latest(end, 100)
-    assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
-    planner.stop()
 
 
 def test_a_driver_whose_commit_came_second_goes_on_with_what_the_first_one_remembers(place: Intake) -> None:
@@ -180,131 +142,6 @@ def test_a_driver_whose_commit_came_second_goes_on_with_what_the_first_one_remem
     assert planner._committer.commit_through(end["batch"], end["id"]) == []
     assert planner._committer.any_unconfirmed
     planner.stop()
-
-
-def test_committed_does_not_trust_a_delete_after_another_may_have_received_the_message_meanwhile(
-    place: Intake,
-) -> None:
-    """A driver stood still past the visibility. Its next heartbeat is accepted though the receipt is not the newest any
-    more, and with that one SQS may answer a delete and forget it."""
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, _ = late.batch(planner, planner.initial())
-    assert planner._heartbeat is not None
-    assert planner._heartbeat.extend(end["batch"]) == 1
-    late.clock.advance(late.options.visibility + 1)
-    (again,) = late.queue.receive(1, 0, visibility=late.options.visibility)
-    for _ in range(2):
-        assert planner._heartbeat.extend(end["batch"]) == 1
-    planner.latest(end, 100)
-    (unconfirmed,) = late.log.unconfirmed_deletes().values()
-    assert set(unconfirmed) == {again.message_id}
-    planner.stop()
-
-
-def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: Intake) -> None:
-    late = place.with_options(ack="committed", queues=("orders", "returns"))
-    returns = late.queue.client.create_queue("returns")
-    late.send("a")
-    returns.send("b")
-    planner = late.planner_of({"orders": late.queue, "returns": returns})
-    start = planner.initial()
-    end = planner.latest(start, 100)
-    for given in planner.assignments(start, end):
-        replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
-    late.queue.change_visibility = _down  # type: ignore[method-assign,assignment]
-    late.clock.advance(late.options.visibility - 5)
-    assert planner._heartbeat is not None
-    assert planner._heartbeat.extend(end["batch"]) == 1
-    del late.queue.change_visibility
-    planner.stop()
-
-
-def test_committed_keeps_nothing_hidden_that_is_committed(place: Intake) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, _ = late.batch(planner, planner.initial())
-    assert planner._heartbeat is not None
-    assert planner._heartbeat.extend(end["batch"]) == 1
-    planner.latest(end, 100)
-    calls: list[object] = []
-    late.queue.change_visibility = calls.append  # type: ignore[method-assign,assignment]
-    planner._heartbeat.extend(end["batch"])
-    del late.queue.change_visibility
-    planner.stop()
-    assert calls == []
-
-
-def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_in_order(tmp_path: Path) -> None:
-    with intake(tmp_path / "log", "orders.fifo") as plain:
-        late = plain.with_options(ack="committed")
-        for body in ("a1", "a2", "a3"):
-            late.send(body, group="a")
-        planner = late.planner()
-        start = planner.initial()
-        end = planner.latest(start, 100)
-        (given,) = planner.assignments(start, end)
-        ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
-        assert len(late.log.files(1).sealed) == 1  # the group is blocked: there is nothing to ask for
-        late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
-        assert planner.latest(end, 100) == end
-        assert late.waiting() == (0, 2)
-        late.clock.advance(51)
-        after, rows = late.batch(planner, end)
-        assert rows == ["a2", "a3"]
-        late.log.give_back(1, {})
-        planner.latest(after, 100)
-        planner.stop()
-        assert (late.waiting(), late.log.unconfirmed_deletes()) == ((0, 0), {})
-
-
-def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committed(place: Intake) -> None:
-    """The batch is run again, and one of its tasks receives what another has sealed."""
-    two = place.with_options(ack="committed", receivers=2)
-    two.send(*map(str, range(1_500)))
-    planner = two.planner()
-    start = planner.initial()
-    end = planner.latest(start, 1_500)
-    list(two.task(planner.assignments(start, end)[0]).tables())
-    planner.stop()
-    two.clock.advance(two.options.visibility + 1)
-    again = two.planner()
-    for given in reversed(again.assignments(start, end)):
-        two.run(given)
-    again.stop()
-    assert sum(two.waiting()) == 1_500
-
-
-def test_committed_remembers_what_was_delivered_to_two_tasks_of_a_batch(place: Intake) -> None:
-    """The driver deletes by the receipt of the first, which is not the newest: SQS may forget such a delete."""
-    two = place.with_options(ack="committed", receivers=2)
-    two.send(*map(str, range(1_500)))
-    planner = two.planner()
-    start = planner.initial()
-    end = planner.latest(start, 1_500)
-    first, second = planner.assignments(start, end)
-    sealed = two.run(first)
-    two.clock.advance(two.options.visibility + 1)
-    two.run(second)
-    planner.stop()
-    ack = two.log.read_ack(SegmentId(1, 1, 0))
-    assert ack is not None
-    assert len(ack.unconfirmed) == len(sealed) > 0
-
-
-def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, _ = late.batch(planner, planner.initial())
-    planner.stop()
-    late.clock.advance(late.options.visibility + 1)
-    late.send("b")
-    restarted = late.planner()
-    assert late.batch(restarted, end)[1] == ["b"]
-    restarted.stop()
 
 
 @pytest.mark.parametrize("ack", ["sealed", "committed"])
@@ -323,7 +160,7 @@ def test_a_delete_on_another_host_is_believed_while_the_message_is_hidden_whatev
     start = planner.initial()
     end = planner.latest(start, 100)
     task = given.task(planner.assignments(start, end)[0], wall=ahead, up=-9e6)
-    task._acknowledger.acknowledge = _crash  # type: ignore[method-assign]
+    task._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(task.tables())
     given.clock.advance(given.options.visibility - left)
@@ -335,46 +172,6 @@ def test_a_delete_on_another_host_is_believed_while_the_message_is_hidden_whatev
     assert len(given.log.unconfirmed_deletes().get(queue_id(given.queue), {})) == (left < 0)
 
 
-@pytest.mark.parametrize("ahead", [-600.0, 600.0])
-@pytest.mark.parametrize("left", [5.0, -1.0])
-def test_committed_counts_a_heartbeat_while_the_message_is_hidden_whatever_the_clocks_of_hosts_say(
-    place: Intake, ahead: float, left: float
-) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner_of(
-        {"orders": late.queue}, clock=lambda: late.now() - ahead, monotonic=lambda: late.now() - 7e6
-    )
-    start = planner.initial()
-    end = planner.latest(start, 100)
-    for given in planner.assignments(start, end):
-        list(late.task(given, wall=ahead, up=-9e6).tables())
-    assert planner._heartbeat is not None
-    for _ in range(2):
-        late.clock.advance(late.options.visibility - left)
-        planner._heartbeat.extend(end["batch"])
-    planner.latest(end, 100)
-    planner.stop()
-    assert bool(late.log.unconfirmed_deletes()) == (left < 0)
-
-
-def test_committed_counts_a_heartbeat_though_sqs_did_not_say_its_time_at_the_first_one(place: Intake) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, _ = late.batch(planner, planner.initial())
-    assert planner._heartbeat is not None
-    planner._sqs_clock._ask = _down
-    for _ in range(3):
-        late.clock.advance(late.options.visibility / 3)
-        planner._heartbeat.extend(end["batch"])
-        planner._sqs_clock._ask = late.now
-    late.clock.advance(late.options.visibility / 2)
-    planner.latest(end, 100)
-    planner.stop()
-    assert late.log.unconfirmed_deletes() == {}
-
-
 @pytest.mark.parametrize("who", ["sealer", "driver"])
 def test_a_delete_on_another_host_is_not_believed_if_sqs_did_not_say_its_time(place: Intake, who: str) -> None:
     late = place.with_options(ack="committed")
@@ -383,163 +180,12 @@ def test_a_delete_on_another_host_is_not_believed_if_sqs_did_not_say_its_time(pl
     start = planner.initial()
     end = planner.latest(start, 100)
     task = late.task(planner.assignments(start, end)[0])
-    (task if who == "sealer" else planner)._sqs_clock._ask = _down
+    (task if who == "sealer" else planner)._sqs_clock._ask = down
     list(task.tables())
     planner.latest(end, 100)
     planner.stop()
     assert late.waiting() == (0, 0)
     assert len(late.log.unconfirmed_deletes()[queue_id(late.queue)]) == 1
-
-
-def test_available_now_ends_with_the_backlog_although_more_is_sent(place: Intake) -> None:
-    place.send(*map(str, range(30)))
-    planner = place.planner()
-    offset = planner.initial()
-    planner.available_now()
-    place.clock.advance(10)
-    rows: list[str] = []
-    while True:
-        end, more = place.batch(planner, offset, rows=10)
-        if end == offset:
-            break
-        rows += more
-        place.send("new")
-        offset = end
-    assert {str(n) for n in range(30)} <= set(rows)
-    assert place.waiting()[0] > 0
-
-
-def test_available_now_does_not_end_with_a_batch_that_an_earlier_run_has_left_behind(place: Intake) -> None:
-    """Found by the simulation: the messages of that batch had come after the earlier run began, so that the next one
-    took the queue for done, and ended with the rest of it unread."""
-    planner = place.planner()
-    start = planner.initial()
-    planner.available_now()
-    place.clock.advance(60)
-    place.send("a")
-    end = planner.plan(start, {"orders": 1}, 10)
-    list(place.task(planner.assignments(start, end)[0]).tables())
-    place.send("b")
-    place.clock.advance(60)
-
-    again = place.planner()
-    again.available_now()
-    for given in again.assignments(start, end):
-        assert place.run(given) == ["a"]
-    assert place.batch(again, end)[1] == ["b"]
-
-
-def test_available_now_ends_when_what_is_counted_cannot_be_received(place: Intake) -> None:
-    place.send("a")
-    planner = place.planner()
-    offset = planner.initial()
-    planner.look = lambda: ({"orders": 1}, {"orders": 0})  # type: ignore[method-assign]
-    planner.available_now()
-    place.queue.receive(visibility=600, wait=0)
-    assert all_batches(place, planner, offset) == []
-
-
-def test_available_now_gets_what_is_waiting_although_the_counts_say_that_nothing_is(place: Intake) -> None:
-    """SQS's counts are only eventually consistent: right after a send they may be 0."""
-    place.send(*map(str, range(25)))
-    planner = place.planner()
-    offset = planner.initial()
-    planner.look = lambda: ({"orders": 0}, {"orders": 0})  # type: ignore[method-assign]
-    planner.available_now()
-    assert sorted(all_batches(place, planner, offset), key=int) == [str(n) for n in range(25)]
-
-
-@pytest.mark.parametrize("ahead", [-300, 0, 300])
-@pytest.mark.parametrize("counted", [0, 1])
-def test_available_now_ends_under_steady_producers_and_not_before_whatever_our_clock_says(
-    place: Intake, ahead: int, counted: int
-) -> None:
-    place.send(*map(str, range(5)))
-    place.clock.advance(10)
-    planner = place.planner_of({"orders": place.queue}, clock=lambda: place.now() + ahead)
-    offset = planner.initial()
-    planner.look = lambda: ({"orders": counted}, {"orders": 0})  # type: ignore[method-assign]
-    planner.available_now()
-    place.clock.advance(10)
-    rows = all_batches(place, planner, offset, meanwhile=lambda: place.send("new"))
-    assert {str(n) for n in range(5)} <= set(rows)
-
-
-def test_available_now_does_not_guess_what_time_it_is_if_sqs_does_not_answer(place: Intake) -> None:
-    """Found by the simulation: where the clock of the host was minutes slow, nothing was read, and that was success."""
-    planner = place.planner_of({"orders": place.queue}, sqs_time=_down)
-    with pytest.raises(Unreachable):
-        planner.available_now()
-
-
-def test_available_now_does_not_end_with_a_batch_of_duplicates_of_the_backlog(place: Intake) -> None:
-    """What was recognised is no row, but it was sent before the start: more of that time may be waiting."""
-    place.send(*map(str, range(20)))
-    planner = place.planner()
-    offset = planner.initial()
-    planner.available_now()
-    end = planner.latest(offset, 10)
-    task = place.task(planner.assignments(offset, end)[0])
-    task.queue.delete = _down  # type: ignore[method-assign,assignment]
-    first = [body for table in task.tables() for body in table.column("body").to_pylist()]
-    del task.queue.delete
-    place.clock.advance(place.options.visibility + 1)
-    assert sorted([*first, *all_batches(place, planner, end, rows=10)], key=int) == [str(n) for n in range(20)]
-
-
-def test_available_now_gets_what_is_waiting_though_sqs_does_not_say_its_time(place: Intake) -> None:
-    place.send(*map(str, range(5)))
-    planner = place.planner_of({"orders": place.queue}, sqs_time=lambda _: None)
-    offset = planner.initial()
-    planner.available_now()
-    assert sorted(all_batches(place, planner, offset)) == [str(n) for n in range(5)]
-
-
-def test_available_now_asks_sqs_for_the_time(place: Intake) -> None:
-    """The broker tells the real time in its answers, whatever its manual clock says."""
-    answered = sqs_time(place.queue.client)
-    assert answered is not None
-    assert abs(answered - time.time()) < 60
-
-
-def test_in_flight_wait_waits_for_what_others_hold_and_no_longer_than_they_may_hold_it(place: Intake) -> None:
-    waits = place.with_options(in_flight="wait")
-    waits.send("a", "b")
-    assert len(place.queue.receive(1, wait=0, visibility=60)) == 1
-    planner = waits.planner()
-    offset = planner.initial()
-    look = planner.look
-
-    def later() -> tuple[dict[str, int], dict[str, int]]:
-        waits.clock.advance(10)
-        return look()
-
-    planner.look = later  # type: ignore[method-assign]
-    planner.available_now()
-    assert sorted(all_batches(waits, planner, offset)) == ["a", "b"]
-
-    waits.send("c")
-    assert len(place.queue.receive(1, wait=0, visibility=43_000)) == 1
-    again = waits.planner()
-    offset = {**offset, "batch": waits.log.committed().through}
-    look = again.look
-    again.look = later  # type: ignore[method-assign]
-    again.available_now()
-    assert all_batches(waits, again, offset) == []
-
-
-def test_in_flight_wait_can_be_stopped(tmp_path: Path) -> None:
-    with intake(tmp_path / "log") as plain:
-        waits = plain.with_options(in_flight="wait")
-        waits.send("a")
-        assert len(waits.queue.receive(1, wait=0, visibility=600)) == 1
-        planner = waits.planner_of({"orders": waits.queue}, poll_seconds=20)
-        start = planner.initial()
-        planner.available_now()
-        threading.Timer(0.5, planner.stop).start()
-        began = time.monotonic()
-        assert planner.latest(start, 100) == start
-        assert time.monotonic() - began < 10
 
 
 # While a query is idle.
@@ -662,7 +308,7 @@ def test_unconfirmed_deletes_are_bounded_and_the_query_goes_on_once_they_are_del
     start = planner.initial()
     end = planner.latest(start, 100)
     task = place.task(planner.assignments(start, end)[0])
-    task.queue.delete = _down  # type: ignore[method-assign,assignment]
+    task.queue.delete = down  # type: ignore[method-assign]
     list(task.tables())
     del task.queue.delete
     with pytest.raises(TooManyUnconfirmed, match=r"orders: 3 messages .* sqs:DeleteMessage"):
@@ -826,32 +472,6 @@ def test_a_segment_of_a_task_that_the_plan_does_not_have_is_neither_deleted_nor_
     assert place.log.read(SegmentId(1, 1, 0)) is not None
 
 
-def test_committed_deletes_nothing_of_a_segment_that_was_replaced_after_its_batch_was_listed(
-    place: Intake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = place.with_options(ack="committed")
-    late.send("a")
-    planner = late.planner()
-    end, _ = late.batch(planner, planner.initial())
-    zombie, files = late.task(assignments(end)[0]), SegmentLog.files
-    late.send("b")
-    zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
-
-    def listed(log: SegmentLog, batch: int) -> BatchFiles:
-        """Then the segment is lost, and a late attempt seals its name."""
-        found = files(log, batch)
-        monkeypatch.setattr(SegmentLog, "files", files)
-        late.store.delete([SegmentId(1, 0, 0).name])
-        assert [body for table in zombie.tables() for body in bodies(table)] == ["b"]
-        return found
-
-    monkeypatch.setattr(SegmentLog, "files", listed)
-    with pytest.raises(SegmentDamaged, match="t0000-p00000"):
-        planner.latest(end, 100)
-    assert late.waiting() == (0, 2)
-    planner.stop()
-
-
 def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> None:
     place.send("a")
     planner = place.planner()
@@ -861,7 +481,7 @@ def test_a_log_that_is_older_than_its_checkpoint_is_refused(place: Intake) -> No
         place.planner().latest(end, 100)
 
 
-def test_another_log_under_an_old_checkpoint_is_refused(place: Intake, tmp_path: Path) -> None:
+def test_another_log_under_an_old_checkpoint_is_refused(place: Intake) -> None:
     with pytest.raises(LogError, match="is empty or was removed"):
         place.planner().latest({"log": "abc", "batch": 3}, 100)
     place.planner().initial()
@@ -888,26 +508,3 @@ def test_what_a_dead_driver_left_of_finished_batches_is_dropped(place: Intake) -
     place.store.put(SegmentId(1, 0, 0).name, b"left")
     place.planner().latest(end, 100)
     assert place.store.names("b0000000001") == []
-
-
-def all_batches(
-    place: Intake, planner: Planner, offset: Offset, *, rows: int = 1_000, meanwhile: Callable[[], None] = lambda: None
-) -> list[str]:
-    """What an AvailableNow query gives out from here to its end."""
-    bodies: list[str] = []
-    for _ in range(20):
-        meanwhile()
-        end, more = place.batch(planner, offset, rows)
-        bodies += more
-        if end == offset:
-            return bodies
-        offset = end
-    raise AssertionError("it does not end")
-
-
-def _down(*_: object) -> NoReturn:
-    raise Unreachable("down")
-
-
-def _crash(*_: object, **__: object) -> NoReturn:
-    raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -21,16 +20,10 @@ from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment
 from semel.spark.source.receiver import Arrival, Receiver
 from semel.sqs.errors import Unreachable
-from spark.intake import BY_HAND, Intake, bodies, intake
+from spark.intake import BY_HAND, Intake, bodies, down, intake
 
 ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
 GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Intake]:
-    with intake(tmp_path / "log") as found:
-        yield found
 
 
 def test_what_a_task_received_is_sealed_deleted_and_given_out(place: Intake) -> None:
@@ -328,11 +321,7 @@ def test_a_message_is_not_sealed_if_its_claim_in_the_ledger_took_too_long(tmp_pa
 def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake) -> None:
     place.send("a")
     task = place.task(GIVEN)
-
-    def fails(receipts: object) -> object:
-        raise Unreachable("down")
-
-    task.queue.delete = fails  # type: ignore[method-assign,assignment]
+    task.queue.delete = down  # type: ignore[method-assign]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
     del task.queue.delete
     ack = place.ack()

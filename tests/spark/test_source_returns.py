@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semel.spark.source.returns import Returned, return_messages
-from semel.sqs.errors import Unreachable
-from spark.intake import Intake, intake
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Intake]:
-    with intake(tmp_path / "log") as found:
-        yield found
+from spark.intake import Intake, down
 
 
 def received(place: Intake, visibility: int) -> list[Returned]:
@@ -42,7 +33,7 @@ def test_a_message_that_may_be_anothers_by_now_is_left_alone(place: Intake) -> N
     assert place.waiting() == (0, 1)
 
 
-def test_a_return_without_an_answer_is_not_repeated(place: Intake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_return_without_an_answer_is_not_repeated(place: Intake) -> None:
     """Another consumer may have received the messages after the first request."""
     place.send("a")
     messages, exchange, requests = received(place, 60), place.queue.client._transport.exchange, []
@@ -64,10 +55,6 @@ def test_messages_that_cannot_be_returned_are_logged_and_come_back_by_themselves
     place.send("a")
     messages = received(place, 60)
     with pytest.MonkeyPatch.context() as patch:
-
-        def down(*_: Any, **__: Any) -> Any:
-            raise Unreachable("down")
-
         patch.setattr(place.queue, "change_visibility", down)
         return_messages(place.queue, messages, place.now())
     assert "queue orders: 1 messages could not be returned: down" in caplog.text

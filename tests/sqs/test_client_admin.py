@@ -39,7 +39,7 @@ def bodies(found: list[dict[str, str]]) -> list[str]:
 # Who is asked.
 
 
-def test_an_endpoint_of_aws_is_not_asked_and_one_of_another_is_not_taken_for_ours(place: Place) -> None:
+def test_an_endpoint_of_aws_is_not_asked_and_one_of_another_is_not_taken_for_ours() -> None:
     with Client(region="eu-west-1", access_key="a", secret_key="b") as aws:
         assert Admin.of(aws) is None
     with Client("http://127.0.0.1:1", "us-east-1", access_key="a", secret_key="b") as nobody:

@@ -197,7 +197,7 @@ def test_an_endpoint_on_loopback_needs_no_region_and_no_credentials(monkeypatch:
                 client.call("ListQueues")
 
 
-def test_what_is_configured_is_used_on_loopback_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_configured_is_used_on_loopback_too(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[default]\nregion=eu-north-1\n[profile bare]\n")
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id=CONFIGURED\naws_secret_access_key=s\n")
     with scripted(in_turn(answer())) as server:

@@ -264,7 +264,7 @@ def test_the_entry_of_a_killed_worker_is_removed_by_whoever_reads(tmp_path: Path
     assert list((tmp_path / "workers").iterdir()) == []
 
 
-def test_a_later_process_of_the_same_number_is_not_taken_for_the_worker(tmp_path: Path) -> None:
+def test_a_later_process_of_the_same_number_is_not_taken_for_the_worker() -> None:
     path = registry.register(Identity.new("shop:app"), "http://127.0.0.1:1", ["orders"])
     path.write_text(path.read_text().replace(f'"born": "{registry.born(os.getpid())}"', '"born": "1"'))
     assert registry.workers() == []
@@ -283,7 +283,7 @@ def test_a_file_that_is_not_an_entry_is_left_alone_and_harms_nothing(tmp_path: P
     assert len(list(folder.iterdir())) == 6
 
 
-def test_a_worker_of_another_machine_is_not_judged_by_its_process_number(tmp_path: Path) -> None:
+def test_a_worker_of_another_machine_is_not_judged_by_its_process_number() -> None:
     elsewhere = Identity("elsewhere", "another-machine", 1, 0.0, "shop:app", "1")
     registry.register(elsewhere, "http://10.0.0.9:8080", [])
     assert [entry.url for entry in registry.workers()] == ["http://10.0.0.9:8080"]

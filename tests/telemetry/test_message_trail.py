@@ -17,7 +17,6 @@ from semel.telemetry import message_trail as trail
 from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 from semel.telemetry.message_trail import Trail, TrailError
 
-DAY = 86_400.0
 NOON = 1_794_830_400.0  # of a day
 
 

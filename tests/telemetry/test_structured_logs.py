@@ -21,12 +21,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def undo() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     chatty = {name: logging.getLogger(name).level for name in ("botocore", "boto3", "urllib3", "s3transfer")}
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
     for name, former in chatty.items():
         logging.getLogger(name).setLevel(former)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from running_apps import client_of, running_app, until
+from running_apps import client_of, running_app
 from semel import App, SqliteLedger
 from semel.broker import running
 from semel.sqs import Queue
 from semel.verify import EventKind
 from semel.verify.report import HistoryRequest, verify
 from verify.events import found
+from waiting import until
 
 KEYS = [f"order-{number}" for number in range(12)]
 

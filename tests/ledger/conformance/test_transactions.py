@@ -197,9 +197,7 @@ class TestSavepoints:
         assert [it.body for it in drained(ledger)] == ["good"]
         assert [entry(ledger, key).status for key in ("good", "bad")] == [Status.DONE, Status.CLAIMED]
 
-    def test_an_error_of_the_database_inside_does_not_spoil_the_rest(
-        self, ledger: Ledger, effects: Effects, store: StoreUnderTest
-    ) -> None:
+    def test_an_error_of_the_database_inside_does_not_spoil_the_rest(self, ledger: Ledger, effects: Effects) -> None:
         def fail(tx: Transaction) -> None:
             with tx.savepoint():
                 effects.add(tx, "inside")

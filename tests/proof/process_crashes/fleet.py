@@ -20,6 +20,7 @@ from process_crashes.proxy import HOST, Proxy, ProxyLoop
 from process_crashes.settings import LEASE_QUEUES, TRANSACTION_QUEUES, WorkerSettings, at_work_file
 from process_crashes.stores import Store
 from semel import Client, SemelError
+from waiting import free_port
 
 PATIENCE: Final = 60.0
 _COUNTS: Final = tuple(f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed"))
@@ -42,7 +43,7 @@ class Fleet:
     lines: dict[Line, list[Proxy]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._port = _free_port()
+        self._port = free_port()
         self.queues = [*LEASE_QUEUES, *(TRANSACTION_QUEUES if self.store.transactional else ())]
         self.lines[Line.WORKER_BROKER] = [self.proxies.proxy(self._port) for _ in range(WORKERS)]
         self.lines[Line.PRODUCER_BROKER] = [self.proxies.proxy(self._port) for _ in range(PRODUCERS)]
@@ -152,13 +153,6 @@ def _pids(*processes: Process) -> list[int]:
 
 def _url(port: int) -> str:
     return f"http://{HOST}:{port}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _until_it_listens(port: int) -> None:

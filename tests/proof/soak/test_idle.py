@@ -14,10 +14,11 @@ import pytest
 
 import semel.broker
 import suite
-from running_apps import client_of, running_app, send, until
+from running_apps import client_of, running_app, send
 from semel import App
 from soak.figures import MIB
 from soak.processes import BrokerProcess, ended
+from waiting import until
 
 TIMES: Final = suite.effort(fast=40, full=1_000)
 MEMORY: Final = 12 * MIB
