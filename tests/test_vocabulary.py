@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,11 +17,12 @@ ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "src" / "semel"
 GLOSSARY: Final = ROOT / "docs" / "explanation" / "glossary.md"
 HEADING: Final = "## Words we do not use"
+MODULES: Final = "## Modules of one name"
 # Names that others rely on, or that are not ours.
 EXEMPT_NAMES: Final = {
     "cli/command.py": {"FOUND"},  # an exit code: something was found
     "verify/verdict.py": {"found"},  # a field of the public verdict, and a key of its JSON
-    "doctor/logs/remote.py": {"tell"},  # the interface of a Python stream
+    "doctor/logs/remote_files.py": {"tell"},  # the interface of a Python stream
 }
 EXEMPT_FILES: Final = ("broker/engine/upgrade.py",)  # the tables of version 1 had these names
 
@@ -72,7 +74,13 @@ def bans() -> list[Ban]:
 
 
 def terms() -> list[list[str]]:
-    return rows(GLOSSARY.read_text(encoding="utf-8").partition(HEADING)[0])
+    return rows(GLOSSARY.read_text(encoding="utf-8").partition(MODULES)[0])
+
+
+def shared_names() -> list[str]:
+    """The names that several modules may have."""
+    table = rows(GLOSSARY.read_text(encoding="utf-8").partition(MODULES)[2].partition(HEADING)[0])
+    return [name for names, _ in table for name in re.findall(r"`(\w+)`", names)]
 
 
 # What is looked at.
@@ -166,6 +174,11 @@ def test_no_name_and_no_text_has_a_word_that_we_do_not_use(ban: Ban) -> None:
     if ban.in_text:
         assert text_with(ban, texts()) == []
         assert names_with(ban, names_of_tests()) == []
+
+
+def test_modules_share_a_name_only_if_the_glossary_says_what_it_means_in_all_of_them() -> None:
+    count = Counter(file.stem for file in SOURCE.rglob("*.py") if not file.stem.startswith("__"))
+    assert sorted(shared_names()) == sorted(name for name, modules in count.items() if modules > 1)
 
 
 def test_terms_are_in_order_explained_once_and_their_files_exist() -> None:

@@ -118,7 +118,7 @@ def run(given: dict[str, Any], **how: Any) -> None:
 @contextlib.contextmanager
 def observed() -> Iterator[list[dict[str, Any]]]:
     """When each batch was in the table."""
-    from semel.spark.pipeline.query import PipelineQuery
+    from semel.spark.pipeline.streaming_query import PipelineQuery
 
     batches: list[dict[str, Any]] = []
     told = PipelineQuery._committed

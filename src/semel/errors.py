@@ -159,7 +159,7 @@ _WHERE: Final = {
     "ReceiptInvalid": "semel.sqs.errors",
     "Refused": "semel.telemetry.worker_control",
     "Reject": "semel.consumer.outcomes",
-    "RemoteError": "semel.dlq.remote",
+    "RemoteError": "semel.dlq.remote_service",
     "ResetOutdated": "semel.spark.pipeline.agreement",
     "ResultNotKept": "semel.ledger.idempotent.decorator",
     "Retry": "semel.consumer.outcomes",

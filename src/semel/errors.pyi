@@ -22,7 +22,7 @@ from semel.dlq.redrive.canary import CanaryFailed as CanaryFailed
 from semel.dlq.redrive.plan import PlanError as PlanError
 from semel.dlq.redrive.runner import TooManyFailures as TooManyFailures
 from semel.dlq.redrive.sender import NoTarget as NoTarget
-from semel.dlq.remote import RemoteError as RemoteError
+from semel.dlq.remote_service import RemoteError as RemoteError
 from semel.dlq.selection import SelectionError as SelectionError
 from semel.dlq.snapshots import SnapshotError as SnapshotError
 from semel.doctor.errors import DoctorError as DoctorError

@@ -17,7 +17,7 @@ from semel.dashboard.sources.sqs import SqsSource
 from semel.dashboard.views import DashboardError, QueueInspector, Settings
 from semel.dashboard.views.model import Level, ReceiveRequired
 from semel.dlq.access import PeekRisk
-from semel.dlq.remote import RemoteDeadLetterService
+from semel.dlq.remote_service import RemoteDeadLetterService
 from semel.sqs import Client
 from servers import moto
 from waiting import until

@@ -17,7 +17,7 @@ from semel.dashboard.views.model import (
     QueueDeliveries,
     QueueRow,
 )
-from semel.dashboard.web import charts, deliveries, operations, queues, template_filters
+from semel.dashboard.web import charts, deliveries, jobs_and_workers, queues, template_filters
 from semel.dashboard.web.charts import Line, Stream
 from semel.dlq.audit import AuditEntry
 from semel.dlq.jobs import Job, State
@@ -97,7 +97,7 @@ def test_a_begun_entry_is_hidden_once_its_action_has_ended() -> None:
         return AuditEntry(at, "operator", action, "dlq", "", 1, outcome)
 
     rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "delete"), entry(1, "begun")]
-    assert [one.at for one in operations.ended(rows)] == [5, 4, 2, 1]
+    assert [one.at for one in jobs_and_workers.ended(rows)] == [5, 4, 2, 1]
 
 
 def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_state_of_a_job_is_a_sentence(state: State, plan: dict[str, Any], se
     job = Job("redrive", "dlq", plan).to_json()
     job |= {"state": state.value, "total": 100, "reason": "the canary failed"}
     job["counts"] |= {"sent": 40, "matched": 100}
-    assert operations.headline(job).startswith(sentence)
+    assert jobs_and_workers.headline(job).startswith(sentence)
 
 
 def test_the_doctor_page_has_each_recommended_setting_with_its_reasons(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from semel.consumer.context import Context
 from semel.consumer.runtime import Runtime
 from semel.dashboard.services import Services
 from semel.dashboard.terminal import format as cells
-from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import NumberInput, Question, RedriveForm, Sheet
 from semel.dashboard.terminal.tables import LiveTable, MessagesSheet
+from semel.dashboard.terminal.terminal_app import Top
 from waiting import PATIENCE
 
 HOSTILE = "\x1b]0;owned\x07[bold red]markup[/] \u202eevil\r\n[@click=app.quit]x[/]"

@@ -16,7 +16,7 @@ import pytest
 from dashboard.serving import Shop, shop
 from semel import dashboard_token
 from semel.cli import main
-from semel.dlq.remote import RemoteDeadLetterService, RemoteError
+from semel.dlq.remote_service import RemoteDeadLetterService, RemoteError
 from waiting import PATIENCE
 
 URL = "http://127.0.0.1:9325"

@@ -18,8 +18,8 @@ from dashboard.serving import Answer, Shop, Site, shop
 from dashboard.test_terminal import Screen
 from semel.cli import main
 from semel.dashboard.services import Services
-from semel.dashboard.terminal.app import Top
 from semel.dashboard.terminal.dialogs import Question
+from semel.dashboard.terminal.terminal_app import Top
 from semel.dlq.jobs import Job, Jobs, State
 from semel.dlq.jobs.job_control import HEARTBEAT_TIMEOUT, JobNotRunning
 from semel.dlq.service import DeadLetterService

@@ -18,7 +18,7 @@ from dashboard.serving import Shop, Site, shop
 from semel.cli import main
 from semel.dlq.jobs import Job, JobNotRunning, NoSuchJob, State
 from semel.dlq.redrive.plan import RedrivePlan
-from semel.dlq.remote import RETRY_FOR, RemoteDeadLetterService, RemoteError
+from semel.dlq.remote_service import RETRY_FOR, RemoteDeadLetterService, RemoteError
 from semel.dlq.selection import SelectionError
 from semel.dlq.service import DeadLetterService, Key, NoSuchMessage
 from semel.errors import SemelError

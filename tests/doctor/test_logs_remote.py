@@ -20,7 +20,7 @@ from doctor.stories import events_and_quality
 from semel.doctor.engine.contract import Engine
 from semel.doctor.errors import DoctorError
 from semel.doctor.events import STEPS
-from semel.doctor.logs import remote
+from semel.doctor.logs import remote_files
 from semel.doctor.logs.database import connect
 from semel.doctor.logs.discovery import find
 from semel.doctor.logs.mapping import own, parse
@@ -149,24 +149,24 @@ def test_what_cannot_be_reached_is_said_in_one_line(bucket: Bucket) -> None:
     bucket.put("a.txt", b"x")
     missing = bucket.url("log").replace(bucket.name, "no-such-bucket")
     with pytest.raises(DoctorError, match=r"--log s3://no-such-bucket/log.*: there is no such bucket$"):
-        remote.files(missing, False)
+        remote_files.files(missing, False)
     with pytest.raises(DoctorError, match=r"--log .*nowhere.*: no log file is there; looked for"):
         find([bucket.url("nowhere")])
     with pytest.raises(DoctorError, match="a bucket's name takes no star"):
-        remote.files("s3://log-*/x", False)
+        remote_files.files("s3://log-*/x", False)
     with pytest.raises(DoctorError, match="no such kind of address; there are s3://"):
-        remote.files("hdfs://cluster/log", False)
+        remote_files.files("hdfs://cluster/log", False)
     with pytest.raises(DoctorError, match="the name of the bucket is missing"):
-        remote.files("s3:///log", False)
-    assert remote.files(bucket.url(), False) == []
+        remote_files.files("s3:///log", False)
+    assert remote_files.files(bucket.url(), False) == []
 
 
 def test_a_server_that_is_not_there_is_said_in_one_line(credentials: None) -> None:
     with pytest.raises(DoctorError, match=r"--log s3://bucket/log.*: it cannot be reached") as refused:
-        remote.files("s3://bucket/log?region=us-east-1&scheme=http&endpoint_override=127.0.0.1:1", False)
+        remote_files.files("s3://bucket/log?region=us-east-1&scheme=http&endpoint_override=127.0.0.1:1", False)
     assert "\n" not in str(refused.value)
 
 
 def test_a_refusal_names_the_permission() -> None:
-    assert "s3:ListBucket" in remote.why(OSError("Client error with status 403: <Code>AccessDenied</Code>"))
-    assert remote.why(OSError("something\nelse")) == "something"
+    assert "s3:ListBucket" in remote_files.why(OSError("Client error with status 403: <Code>AccessDenied</Code>"))
+    assert remote_files.why(OSError("something\nelse")) == "something"

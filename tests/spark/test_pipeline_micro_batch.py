@@ -31,7 +31,7 @@ from semel.spark.sinks.rejects import RejectTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from semel.spark.pipeline.query import PipelineQuery
+    from semel.spark.pipeline.streaming_query import PipelineQuery
 
 ID = "c" * 32
 ROWS = pa.schema([("id", pa.string()), ("n", pa.int64())])

@@ -20,10 +20,10 @@ from semel.ledger.contract import LedgerUnavailable
 from semel.spark.pipeline.config import Dedup, ParquetSpec, Pipeline, PostgresSpec, RejectSpec, RejectTo, SourceSpec
 from semel.spark.pipeline.progress import status
 from semel.spark.pipeline.progress.snapshot import Snapshot
-from semel.spark.pipeline.query import PipelineQuery
 from semel.spark.pipeline.runner import GIVE_UP, PAUSE, Report, Runner, run
 from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End
+from semel.spark.pipeline.streaming_query import PipelineQuery
 from semel.spark.segments.storage import LocalStore, StorageUnavailable
 from semel.spark.sinks.contract import SinkError, SinkUnavailable
 from semel.sqs import Client, Entry

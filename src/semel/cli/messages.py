@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, command_group, option
-from semel.cli.dlq.queries import add_page, show_messages
+from semel.cli.dlq.listings import add_page, show_messages
 from semel.cli.dlq.selection import FILTERS, add_filter
 from semel.cli.progress import Progress
 from semel.cli.service import add_places

@@ -14,7 +14,7 @@ from semel.errors import SemelError
 
 if TYPE_CHECKING:
     from semel.dlq.records import OperatorRecords
-    from semel.dlq.remote import RemoteDeadLetterService
+    from semel.dlq.remote_service import RemoteDeadLetterService
     from semel.dlq.service import DeadLetterService
     from semel.ledger.contract import Ledger
 
@@ -44,7 +44,7 @@ def open_service(args: argparse.Namespace) -> Iterator[Service]:
 def _opened(args: argparse.Namespace) -> Iterator[Service]:
     ledger_url = getattr(args, "ledger", None)
     if url := options.dashboard(args):
-        from semel.dlq.remote import RemoteDeadLetterService
+        from semel.dlq.remote_service import RemoteDeadLetterService
 
         if ledger_url and "ledger" not in args.environment:
             raise UsageError("--ledger and --dashboard exclude each other: the dashboard has its own ledger")
@@ -74,7 +74,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Service]:
 def open_records(args: argparse.Namespace) -> Records:
     """Of a dashboard, or of the state folder, which any process of this user writes into."""
     if url := options.dashboard(args):
-        from semel.dlq.remote import RemoteDeadLetterService
+        from semel.dlq.remote_service import RemoteDeadLetterService
 
         return RemoteDeadLetterService(url, args.token or "")
     from semel.dlq.records import OperatorRecords

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             "--output json"
         )
     with importing("semel top", extra="dashboard"):
-        from semel.dashboard.terminal.app import Top
+        from semel.dashboard.terminal.terminal_app import Top
     from dataclasses import replace
 
     from semel.dashboard.services import Services

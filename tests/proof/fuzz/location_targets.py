@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.dashboard.views.workers import address_of
-from semel.dlq import remote
+from semel.dlq import remote_service
 from semel.dlq.watch import check_webhook
 from semel.doctor.inputs.ledger import without_password
 from semel.doctor.logs import discovery
@@ -38,7 +38,7 @@ _READERS: Final[tuple[Callable[[str], object], ...]] = (
     discovery.local_path,
     attempt_log._local,
     _open_store,
-    remote._is_http,
+    remote_service._is_http,
     check_webhook,
     without_password,
     address_of,

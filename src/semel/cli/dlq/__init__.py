@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from semel.cli.command import command_group
-from semel.cli.dlq import delete, edit, queries, redrive, watch
+from semel.cli.dlq import delete, edit, listings, redrive, watch
 
 
 def add_to(commands: Any) -> None:
@@ -32,5 +32,5 @@ def add_to(commands: Any) -> None:
                                                      before messages expire
         """,
     )
-    for family in (queries, redrive, edit, delete, watch):
+    for family in (listings, redrive, edit, delete, watch):
         family.add_to(actions)

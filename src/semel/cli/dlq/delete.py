@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.cli import confirmation, options, output
 from semel.cli.command import ExitCode, UsageError, command, option
 from semel.cli.dlq import selection
-from semel.cli.dlq.queries import group_table
+from semel.cli.dlq.listings import group_table
 from semel.cli.job_display import finish
 from semel.cli.service import add_places, open_service
 

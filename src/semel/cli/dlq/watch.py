@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, option
-from semel.cli.dlq.queries import sampled
+from semel.cli.dlq.listings import sampled
 from semel.cli.service import add_places, open_service
 from semel.errors import SemelError
 from semel.signals import OnSignals

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
-from semel.dashboard.api import dead_letters, operations, queues
+from semel.dashboard.api import dead_letters, jobs_and_workers, queues
 from semel.dashboard.api.schemas import plan_schema
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
@@ -34,7 +34,7 @@ TAGS: Final[list[dict[str, Any]]] = [
 
 def router(services: Services) -> APIRouter:
     router = APIRouter(prefix=PREFIX)
-    for part in (queues, dead_letters, operations):
+    for part in (queues, dead_letters, jobs_and_workers):
         router.include_router(part.routes(services))
     return router
 

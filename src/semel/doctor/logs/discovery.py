@@ -100,9 +100,9 @@ def find(
 def _files(path: str, any_name: bool, open_files: bool, unreadable: list[str]) -> Iterable[LogFile]:
     if is_local(path):
         return local_files(local_path(path), path, any_name, unreadable, open_files=open_files)
-    from semel.doctor.logs import remote
+    from semel.doctor.logs import remote_files
 
-    return remote.files(path, any_name)
+    return remote_files.files(path, any_name)
 
 
 def is_local(path: str) -> bool:

@@ -105,9 +105,9 @@ def _zstd(raw: BinaryIO) -> Any:
 @contextmanager
 def _raw(file: LogFile) -> Iterator[BinaryIO]:
     if file.store:
-        from semel.doctor.logs import remote
+        from semel.doctor.logs import remote_files
 
-        yield remote.stream(file)
+        yield remote_files.stream(file)
         return
     with open(file.path, "rb") as raw:
         yield raw

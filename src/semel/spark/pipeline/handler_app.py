@@ -25,10 +25,10 @@ from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.config import Ack, Dedup, HandlerSpec, Pipeline, SchemaSpec, SourceSpec
 from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.spark.pipeline.progress.snapshot import State
-from semel.spark.pipeline.query import Options, PipelineQuery
 from semel.spark.pipeline.runner import Runner, record_end
 from semel.spark.pipeline.stop_request import Stop, interruptible, on_signals
 from semel.spark.pipeline.stream import End, Trigger
+from semel.spark.pipeline.streaming_query import Options, PipelineQuery
 from semel.spark.sinks.handlers.executor_app import AppReference
 from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.handlers.task import Patience

@@ -21,11 +21,11 @@ from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.progress.display import Show, display_for, logging_above, repeatedly
 from semel.spark.pipeline.progress.metrics import health, serve
 from semel.spark.pipeline.progress.snapshot import Snapshot, State
-from semel.spark.pipeline.query import Options, PipelineQuery, recorded
 from semel.spark.pipeline.query_failures import explained, kind_of
 from semel.spark.pipeline.sink_factory import rejects_of, sink_of
 from semel.spark.pipeline.stop_request import Stop, interruptible, on_signals
 from semel.spark.pipeline.stream import TICK, End, Stream, Trigger, quietly
+from semel.spark.pipeline.streaming_query import Options, PipelineQuery, recorded
 from semel.spark.spark_session import end_java
 
 if TYPE_CHECKING:
