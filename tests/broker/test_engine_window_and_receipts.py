@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from semel.broker.engine import Caller, Engine
-from semel.broker.engine.dedup import DedupWindow, digest
+from semel.broker.engine.dedup import DedupWindow, digest_of
 from semel.broker.engine.receipts import Receipts
 from semel.broker.engine.schema import open_database
 from semel.sqs import limits
@@ -55,7 +55,7 @@ def test_a_sweep_forgets_what_has_expired_and_no_more(engine: Engine) -> None:
 def test_a_sweep_reads_only_what_has_expired(engine: Engine) -> None:
     window = engine.store.dedup
     for n in range(4_000):
-        window.remember([(digest(1, "", str(n)), str(n), n)], n)
+        window.remember([(digest_of(1, "", str(n)), str(n), n)], n)
     window.write_out()
     steps = [0]
 
@@ -66,12 +66,12 @@ def test_a_sweep_reads_only_what_has_expired(engine: Engine) -> None:
     assert not window.sweep(WINDOW, CHUNK)
     assert steps[0] <= 2, "one has expired: the log is not read"
     engine.store.db.set_progress_handler(None, 0)
-    assert window.known([digest(1, "", "0"), digest(1, "", "1")], WINDOW) == {digest(1, "", "1"): ("1", 1)}
+    assert window.known([digest_of(1, "", "0"), digest_of(1, "", "1")], WINDOW) == {digest_of(1, "", "1"): ("1", 1)}
 
 
 def test_a_sweep_stops_after_a_chunk_and_says_that_there_is_more(engine: Engine) -> None:
     window = engine.store.dedup
-    window.remember([(digest(1, "", str(n)), str(n), n) for n in range(CHUNK + 10)], 0)
+    window.remember([(digest_of(1, "", str(n)), str(n), n) for n in range(CHUNK + 10)], 0)
     assert window.sweep(WINDOW, CHUNK)
     assert not window.sweep(WINDOW, CHUNK)
     assert engine.store.db.execute("SELECT count(*) FROM dedup_log").fetchone() == (0,)
@@ -79,7 +79,7 @@ def test_a_sweep_stops_after_a_chunk_and_says_that_there_is_more(engine: Engine)
 
 def test_the_window_is_the_same_after_it_was_read_again(engine: Engine) -> None:
     window = engine.store.dedup
-    one, two = digest(1, "", "one"), digest(1, "", "two")
+    one, two = digest_of(1, "", "one"), digest_of(1, "", "two")
     window.remember([(one, "m1", 1)], 0)
     window.remember([(two, "m2", 2)], 10)
     window.remember([(one, "m3", 3)], WINDOW)  # the first had expired

@@ -871,7 +871,7 @@ class EngineAndModel(RuleBasedStateMachine):
             offered = {id(group) for rank, group in heap if group.offered == rank == group.rank(fifo)}
             offered |= {id(group) for group in generation.beyond_look_ahead.values()}
             for one in generation.groups.values():
-                assert not one.taken
+                assert not one.receiving
                 assert one.rank(fifo) is None or id(one) in offered
 
     def no_message_is_in_two_places(self) -> None:

@@ -247,7 +247,7 @@ def _check_ids(ids: Any) -> list[str]:
     if (
         not isinstance(ids, list)
         or not 1 <= len(ids) <= _MAX_PEEKED
-        or not all(isinstance(one, str) and one and "," not in one for one in ids)
+        or not all(isinstance(message_id, str) and message_id and "," not in message_id for message_id in ids)
     ):
         raise AdminError(400, f"ids is a list of 1 to {_MAX_PEEKED} message ids")
     return ids

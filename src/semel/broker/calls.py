@@ -113,19 +113,19 @@ class PendingCalls:
     def take(self) -> list[PendingCall]:
         """Those that are next, as many as one transaction may have. If others have to wait, those whose clients have
         gone are left out: it would be work for nobody, at the expense of those who wait."""
-        calls = self._calls
-        if len(calls) <= MAX_IN_TRANSACTION:
+        waiting = self._calls
+        if len(waiting) <= MAX_IN_TRANSACTION:
             self._calls, self._bytes = deque(), 0
-            return list(calls)
-        taken: list[PendingCall] = []
-        while calls and len(taken) < MAX_IN_TRANSACTION:
-            call = calls.popleft()
+            return list(waiting)
+        calls: list[PendingCall] = []
+        while waiting and len(calls) < MAX_IN_TRANSACTION:
+            call = waiting.popleft()
             self._bytes -= len(call.request.body)
             if call.request.hung_up:
                 call.request.abort()
             else:
-                taken.append(call)
-        return taken
+                calls.append(call)
+        return calls
 
     def put_back(self, calls: Collection[PendingCall]) -> None:
         """For the next transaction, before all others."""

@@ -77,7 +77,11 @@ class Connections:
             connection.abort()
 
     def _make_room(self) -> bool:
-        candidates = [(*rank, id(one), one) for one in self._open if (rank := one.expendable()) is not None]
+        candidates = [
+            (*rank, id(connection), connection)
+            for connection in self._open
+            if (rank := connection.expendable()) is not None
+        ]
         chosen = heapq.nsmallest(max(1, self.limits.connections // _SHARE), candidates)
         for *_, connection in chosen:
             self.remove(connection)

@@ -103,18 +103,18 @@ class EmbeddedBroker:
 
     def peek(self, queue: str, state: str | None = None, limit: int = 100, **filters: str) -> list[dict[str, Any]]:
         """Messages as they lie in the queue, without receiving them. `state`: visible, in_flight or delayed."""
-        found: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         wanted = {**filters, "state": state} if state else dict(filters)
         after = 0
         # One answer is bounded in size; large messages take several.
-        while len(found) < limit:
-            query = urlencode({**wanted, "limit": min(limit - len(found), 1000), "after": after})
+        while len(messages) < limit:
+            query = urlencode({**wanted, "limit": min(limit - len(messages), 1000), "after": after})
             page = self.admin("GET", f"queues/{quote(queue, safe='')}/messages?{query}")
-            found += page["Messages"]
+            messages += page["Messages"]
             if "Next" not in page:
                 break
             after = page["Next"]
-        return found
+        return messages
 
     def metrics(self) -> str:
         """The Prometheus metrics."""

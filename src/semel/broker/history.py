@@ -62,19 +62,19 @@ class History:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._tracks: dict[str, _Track] = {}
-        self._taken = 0
+        self._began = 0
         self.due = 0  # when the next sample is, in milliseconds
 
     def begin(self, now: int) -> None:
         """A period begins, at its end is the next sample."""
-        self._taken, self.due = now, now + PERIOD * 1000 - _EARLY
+        self._began, self.due = now, now + PERIOD * 1000 - _EARLY
 
     def take(self, now: int) -> None:
         """One sample of every queue."""
         queues = self._engine.store.queues
         for name in self._tracks.keys() - queues.keys():
             del self._tracks[name]
-        seconds = (now - self._taken) / 1000 if self._taken else 0.0
+        seconds = (now - self._began) / 1000 if self._began else 0.0
         for name in queues:
             track = self._tracks.get(name)
             if track is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import re
 import resource
+import shutil
 import socket
 import sqlite3
 from collections.abc import Mapping
@@ -217,8 +217,7 @@ def open_engine(options: Options, faults: Faults) -> Engine:
 
 
 def _free_space(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    return shutil.disk_usage(folder).free
 
 
 def _listen(host: str, port: int) -> socket.socket:

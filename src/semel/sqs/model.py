@@ -122,9 +122,9 @@ def _checker(shape: Shape) -> Check:
 
 
 def _mistyped(value: object, wanted: str, path: str) -> ServiceError:
-    seen = {str: "STRING_VALUE", bool: "BOOLEAN_VALUE", int: "NUMBER_VALUE", float: "NUMBER_VALUE"}
-    seen |= {list: "START_ARRAY", dict: "START_OBJECT", type(None): "NULL_VALUE"}
-    return ServiceError(SERIALIZATION, f"{seen[type(value)]} can not be converted to a {wanted} ({path})")
+    tokens = {str: "STRING_VALUE", bool: "BOOLEAN_VALUE", int: "NUMBER_VALUE", float: "NUMBER_VALUE"}
+    tokens |= {list: "START_ARRAY", dict: "START_OBJECT", type(None): "NULL_VALUE"}
+    return ServiceError(SERIALIZATION, f"{tokens[type(value)]} can not be converted to a {wanted} ({path})")
 
 
 def _scalar(kind: type, wanted: str) -> Check:
@@ -162,17 +162,17 @@ def _structure(shape: Shape) -> Check:
     def check(value: Any, path: str) -> dict[str, Any]:
         if type(value) is not dict:
             raise _mistyped(value, "Structure", path)
-        taken = {}
+        checked = {}
         for name, item in value.items():
             if type(item) is plain.get(name, _Unknown):
-                taken[name] = item
+                checked[name] = item
             # As the service does: unknown members are ignored, null is the same as absent.
             elif item is not None and name in members:
-                taken[name] = members[name].check(item, name)
+                checked[name] = members[name].check(item, name)
         for name in required:
-            if name not in taken:
+            if name not in checked:
                 raise missing(name)
-        return taken
+        return checked
 
     return check
 

@@ -90,7 +90,7 @@ class Worker:
         plan = self.world.plan
         queue, dead_letters = client.queue(plan.queue), client.queue(arn(plan.dead_letters))
         for known in (queue, dead_letters, client.queue(plan.receipts)):
-            known.found(url(known.name))
+            known.set_url(url(known.name))
         while True:
             try:
                 attributes = queue.attributes()

@@ -164,7 +164,7 @@ class World:
     def _produce(self, producer: Process) -> None:
         """Each key once, some twice; what is not answered is sent again, as a careful producer does."""
         queue = self.broker.client(producer).queue(self.plan.queue)
-        queue.found(url(self.plan.queue))
+        queue.set_url(url(self.plan.queue))
         for number in range(self.plan.keys):
             self.simulator.sleep(self.choices.one_of((0.1, 0.1, 3.0, 20.0)))
             self._send(queue, number)

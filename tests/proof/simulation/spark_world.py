@@ -252,7 +252,7 @@ class SparkWorld:
     def queue(self, process: SparkProcess) -> Queue:
         client = SparkClient(self.broker, process, self.perils)
         queue = client.queue(self.plan.queue)
-        queue.found(url(self.plan.queue))
+        queue.set_url(url(self.plan.queue))
         queue._scope = f"us-east-1:{ACCOUNT}:{self.plan.queue}"
         return queue
 

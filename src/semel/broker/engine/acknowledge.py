@@ -106,12 +106,12 @@ def change_visibility_batch(store: Store, queue: Queue, params: dict[str, Any], 
     check_batch(entries, "ChangeMessageVisibilityBatchRequestEntry")
     expire(store, queue, caller.now)
 
-    def one(entry: dict[str, Any]) -> None:
+    def change(entry: dict[str, Any]) -> None:
         if "VisibilityTimeout" not in entry:
             raise missing("VisibilityTimeout")
         _change(store, queue, entry["ReceiptHandle"], entry["VisibilityTimeout"], caller.now)
 
-    return _each(entries, one)
+    return _each(entries, change)
 
 
 def _change(store: Store, queue: Queue, handle: str, seconds: int, now: int) -> None:
@@ -154,12 +154,12 @@ def give_back(store: Store, queue: Queue, handles: list[str], received: int, now
                 store.log.add_attempt(queue.generation, [], attempt, now)
 
 
-def _each(entries: list[dict[str, Any]], one: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Does `one` for each entry and reports, entry by entry; an empty list is left out."""
+def _each(entries: list[dict[str, Any]], action: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Calls `action` with each entry, and reports which of them succeeded; an empty list is left out."""
     successful, failed = [], []
     for entry in entries:
         try:
-            one(entry)
+            action(entry)
         except ServiceError as error:
             failed.append(error.as_batch_entry(entry["Id"]))
         else:

@@ -85,18 +85,18 @@ def defaults(fifo: bool) -> dict[str, str]:
     return {**_COMMON_DEFAULTS, **_FIFO_DEFAULTS} if fifo else dict(_COMMON_DEFAULTS)
 
 
-def normalised(given: Mapping[str, str]) -> dict[str, str]:
+def normalised(attributes: Mapping[str, str]) -> dict[str, str]:
     """Attributes as they are kept: `True` and `False`, as Python and .NET write them, in lower case."""
     return {
         name: value.lower() if name in _BOOLEANS and value in ("True", "False") else value
-        for name, value in given.items()
+        for name, value in attributes.items()
     }
 
 
-def checked(given: Mapping[str, str], current: Mapping[str, str], *, fifo: bool) -> dict[str, str]:
-    """`current` with `given` set, or the error that SQS answers. `current` leaves out what was never set."""
-    merged, given = dict(current), normalised(given)
-    for name, value in given.items():
+def checked(requested: Mapping[str, str], current: Mapping[str, str], *, fifo: bool) -> dict[str, str]:
+    """`current` with `requested` set, or the error that SQS answers. `current` leaves out what was never set."""
+    merged, requested = dict(current), normalised(requested)
+    for name, value in requested.items():
         if name not in _SETTABLE or name not in enum_values("QueueAttributeName"):
             raise ServiceError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
         _check_queue_type(name, value, fifo=fifo)
@@ -104,7 +104,7 @@ def checked(given: Mapping[str, str], current: Mapping[str, str], *, fifo: bool)
             merged.pop(name, None)
         else:
             merged[name] = _check_value(name, value)
-    _check_encryption(given, merged)
+    _check_encryption(requested, merged)
     if merged.get("FifoThroughputLimit") == "perMessageGroupId" and merged.get("DeduplicationScope") != "messageGroup":
         raise ServiceError(
             INVALID_ATTRIBUTE_VALUE,
@@ -170,16 +170,16 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _check_encryption(given: Mapping[str, str], merged: dict[str, str]) -> None:
-    if given.get("KmsMasterKeyId") and given.get("SqsManagedSseEnabled") == "true":
+def _check_encryption(requested: Mapping[str, str], merged: dict[str, str]) -> None:
+    if requested.get("KmsMasterKeyId") and requested.get("SqsManagedSseEnabled") == "true":
         raise ServiceError(
             INVALID_ATTRIBUTE_NAME,
             "You can use one type of server-side encryption (SSE) at one time. "
             "You can either enable KMS SSE or SQS SSE.",
         )
-    if given.get("KmsMasterKeyId"):
+    if requested.get("KmsMasterKeyId"):
         merged["SqsManagedSseEnabled"] = "false"
-    elif given.get("SqsManagedSseEnabled") == "true":
+    elif requested.get("SqsManagedSseEnabled") == "true":
         merged.pop("KmsMasterKeyId", None)
 
 
@@ -249,12 +249,12 @@ def _is_deeper(document: Any, levels: int) -> bool:
     return not levels or any(_is_deeper(value, levels - 1) for value in values)
 
 
-def same_value(name: str, one: str, other: str) -> bool:
+def same_value(name: str, value: str, other: str) -> bool:
     """Whether two values of an attribute mean the same; JSON documents are compared by content."""
-    if one == other or name not in _DOCUMENTS:
-        return one == other
+    if value == other or name not in _DOCUMENTS:
+        return value == other
     try:
-        return bool(_canonical(json.loads(one)) == _canonical(json.loads(other)))
+        return bool(_canonical(json.loads(value)) == _canonical(json.loads(other)))
     except (ValueError, RecursionError):
         return False
 

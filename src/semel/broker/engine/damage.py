@@ -50,8 +50,8 @@ def check_values(db: sqlite3.Connection, fresh: sqlite3.Connection) -> None:
         row = db.execute(f"SELECT {types} FROM {table} WHERE NOT ({rules}) LIMIT 1").fetchone()
         if row is not None:
             wrong = [
-                f"{column.name} is {found}, not {column.type}"
-                for column, found in zip(checked, row, strict=True)
-                if found != column.type and (column.required or found != "null")
+                f"{column.name} is {stored_type}, not {column.type}"
+                for column, stored_type in zip(checked, row, strict=True)
+                if stored_type != column.type and (column.required or stored_type != "null")
             ]
             raise DamagedRow(f"the table {table} has a damaged row: {', '.join(wrong) or meaning}")

@@ -40,7 +40,7 @@ _LONGEST_LOG: Final = 100_000
 First = tuple[str, int]
 
 
-def digest(generation: int, scope: str, dedup_id: str) -> bytes:
+def digest_of(generation: int, scope: str, dedup_id: str) -> bytes:
     """What a dedup id is looked up by; a purged queue is a new generation and has an empty window."""
     return blake2b(f"{generation}\0{scope}\0{dedup_id}".encode(), digest_size=16).digest()
 
@@ -60,38 +60,38 @@ class DedupWindow:
         self._unwritten = {}
         self._recent = {}
         self._next = 1
-        for one, place in self._db.execute(_LOAD):
-            self._append(one, place)
+        for digest, place in self._db.execute(_LOAD):
+            self._append(digest, place)
         (used,) = self._db.execute(_TREE_IS_USED).fetchone()
         self._tree_is_used = bool(used)
 
     def known(self, digests: Sequence[bytes], now: int) -> dict[bytes, First]:
         """Those of at most ten digests that were used within the window."""
-        found: dict[bytes, First] = {}
-        for one in digests:
-            place = self._recent.get(one)
+        firsts: dict[bytes, First] = {}
+        for digest in digests:
+            place = self._recent.get(digest)
             if place is None:
                 continue
-            new = self._unwritten.get(one)
+            new = self._unwritten.get(digest)
             if new is not None:
                 if new[4] > now:
-                    found[one] = new[2], new[3]
+                    firsts[digest] = new[2], new[3]
             else:
                 row = self._db.execute(_IN_LOG, (place, now)).fetchone()
                 if row is not None:
-                    found[one] = row
-        if self._tree_is_used and len(found) < len(digests):
+                    firsts[digest] = row
+        if self._tree_is_used and len(firsts) < len(digests):
             padding = [b""] * (limits.MAX_BATCH_ENTRIES - len(digests))
-            for one, message_id, row in self._db.execute(_IN_TREE, (*digests, *padding, now)):
-                found.setdefault(one, (message_id, row))
-        return found
+            for digest, message_id, row in self._db.execute(_IN_TREE, (*digests, *padding, now)):
+                firsts.setdefault(digest, (message_id, row))
+        return firsts
 
     def remember(self, firsts: Sequence[tuple[bytes, str, int]], now: int) -> None:
         """(digest, message id, row) of sends that were the first with their dedup id."""
         expires = now + limits.DEDUP_WINDOW * 1000
-        for one, message_id, row in firsts:
-            self._unwritten[one] = self._next, one, message_id, row, expires
-            self._append(one, self._next)
+        for digest, message_id, row in firsts:
+            self._unwritten[digest] = self._next, digest, message_id, row, expires
+            self._append(digest, self._next)
 
     def write_out(self) -> None:
         """Appends what is new to the log."""
@@ -99,9 +99,9 @@ class DedupWindow:
             self._db.executemany(_APPEND, list(self._unwritten.values()))
             self._unwritten = {}
 
-    def _append(self, one: bytes, place: int) -> None:
-        self._recent.pop(one, None)  # an id that is used again after its time goes to the end
-        self._recent[one] = place
+    def _append(self, digest: bytes, place: int) -> None:
+        self._recent.pop(digest, None)  # an id that is used again after its time goes to the end
+        self._recent[digest] = place
         self._next = place + 1
 
     def sweep(self, now: int, chunk: int) -> bool:
@@ -131,8 +131,8 @@ class DedupWindow:
         last = expired[-1][0]
         self._db.execute(_DROP_FROM_LOG, (last,))
         gone = list(takewhile(lambda entry: entry[1] <= last, self._recent.items()))
-        for one, _ in gone:
-            del self._recent[one]
+        for digest, _ in gone:
+            del self._recent[digest]
         return len(expired) == chunk
 
     @property

@@ -99,8 +99,8 @@ class Engine:
             return {"QueueUrl": lookup.url_of(queue, caller)}
 
         def tags(params: Params, caller: Caller) -> Params:
-            found = find(params, caller, "ListQueueTags").tags
-            return {"Tags": found} if found else {}
+            queue_tags = find(params, caller, "ListQueueTags").tags
+            return {"Tags": queue_tags} if queue_tags else {}
 
         return {
             "CreateQueue": lambda p, c: queues.create(store, p, c, cooldowns=cooldowns),
@@ -248,10 +248,14 @@ class Engine:
         self.store.write_out()
         if places is None:
             known = peek.numbers_of(self.store, queue, ids)
-            numbers = [known[one] for one in ids if one in known]
+            numbers = [known[message_id] for message_id in ids if message_id in known]
         else:
             rows = self.store.rows_at(queue.generation, places)
-            numbers = [n for n, one in zip(places, ids, strict=True) if n in rows and rows[n].message_id == one]
+            numbers = [
+                number
+                for number, message_id in zip(places, ids, strict=True)
+                if number in rows and rows[number].message_id == message_id
+            ]
         return receive.receive_ids(self.store, queue, numbers, visibility * 1000, caller, self._faults).as_dict()
 
     def measure(self, name: str, now: int, *, wholly: bool = True) -> Measures:

@@ -17,7 +17,7 @@ from semel.broker.engine.store import Queue, Store
 
 _CHUNK: Final = 500
 _OLDEST = "SELECT id, enqueued, grp FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-_ONE = "SELECT id, enqueued, grp FROM messages WHERE id = ?"
+_BY_ID = "SELECT id, enqueued, grp FROM messages WHERE id = ?"
 _BACKDATED = "SELECT id, enqueued FROM messages WHERE id >= ? AND id < ? AND arrived IS NOT NULL"
 _STALE_BACKDATED: Final = 1_000
 
@@ -73,7 +73,7 @@ def _expire_retention(store: Store, queue: Queue, now: int) -> bool:
     backdated = _backdated(store, generation)
     while backdated and len(over) < 2 * _CHUNK:
         enqueued, number = backdated[0] >> GENERATION_BITS, backdated[0] & NUMBER_MASK
-        row = store.db.execute(_ONE, (generation.low | number,)).fetchone()
+        row = store.db.execute(_BY_ID, (generation.low | number,)).fetchone()
         if row is not None and enqueued + queue.retention > now:
             kept = min(kept, enqueued)
             break
@@ -91,8 +91,8 @@ def _expire_retention(store: Store, queue: Queue, now: int) -> bool:
 def _backdated(store: Store, generation: Generation) -> list[int]:
     backdated = generation.backdated
     if len(backdated) > _STALE_BACKDATED + 2 * sum(generation.counts):
-        found = store.db.execute(_BACKDATED, (generation.low, generation.high))
-        backdated[:] = [enqueued << GENERATION_BITS | row & NUMBER_MASK for row, enqueued in found]
+        rows = store.db.execute(_BACKDATED, (generation.low, generation.high))
+        backdated[:] = [enqueued << GENERATION_BITS | row & NUMBER_MASK for row, enqueued in rows]
         heapify(backdated)
     return backdated
 

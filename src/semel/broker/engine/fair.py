@@ -26,8 +26,8 @@ def take(store: Store, generation: Generation, want: int, now: int) -> list[int]
         key = ungrouped.next_key()
         if group is not None and (key is None or group.items[group.start] < key):
             generation.pop_group()
-            if is_noisy(generation, group, group.taken, now):
-                heappush(noisy, (len(group.in_flight) + group.taken, group.items[group.start], group))
+            if is_noisy(generation, group, now):
+                heappush(noisy, (len(group.in_flight) + group.receiving, group.items[group.start], group))
             else:
                 numbers.append(_take_from(group))
                 generation.offer(group)
@@ -48,7 +48,7 @@ def take(store: Store, generation: Generation, want: int, now: int) -> list[int]
 
 
 def _take_from(group: Group) -> int:
-    group.taken += 1
+    group.receiving += 1
     return group.pop()
 
 

@@ -51,9 +51,9 @@ class MessageState:
 class Group:
     """A message group with at least one message.
 
-    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of others. `taken` is how
-    many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered` is
-    the rank of its newest entry in the heap of groups."""
+    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of others. `receiving` is
+    how many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered`
+    is the rank of its newest entry in the heap of groups."""
 
     __slots__ = (
         "busy",
@@ -63,9 +63,9 @@ class Group:
         "items",
         "name",
         "offered",
+        "receiving",
         "sent",
         "start",
-        "taken",
         "turn",
     )
 
@@ -74,7 +74,7 @@ class Group:
         self.items: list[int] = []
         self.start = 0
         self.in_flight: set[int] | frozenset[int] = _NONE
-        self.delayed = self.taken = 0
+        self.delayed = self.receiving = 0
         self.turn = 0
         self.offered: int | None = None
         # Of a tenant of a Standard queue: its last send, and its recent working time. Hints, not state.
@@ -91,7 +91,7 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        return len(self.items) == self.start and not self.in_flight and not self.delayed and not self.taken
+        return len(self.items) == self.start and not self.in_flight and not self.delayed and not self.receiving
 
     def rank(self, fifo: bool) -> int | None:
         """By which groups are served; None if it has nothing to hand out. On FIFO, what is in flight holds back all
@@ -363,7 +363,9 @@ class Generation:
 
     def undo_attempts(self, number: int) -> list[str]:
         """The receive of a message was undone: attempt ids of receives with it have lost their meaning."""
-        undone = [name for name, attempt in self.attempts.items() if any(one[0] == number for one in attempt.messages)]
+        undone = [
+            name for name, attempt in self.attempts.items() if any(other == number for other, _, _ in attempt.messages)
+        ]
         for name in undone:
             self.attempts[name] = self.attempts[name]._replace(messages=[])
         return undone

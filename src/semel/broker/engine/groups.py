@@ -30,11 +30,10 @@ def worked(generation: Generation, group: Group | None, milliseconds: int, now: 
         group.busy_at = now
 
 
-def is_noisy(generation: Generation, group: Group, taken: int, now: int) -> bool:
-    """`taken`: messages that a receive is just taking from the group."""
+def is_noisy(generation: Generation, group: Group, now: int) -> bool:
     if now - group.sent >= _QUIET_AFTER_MS:
         return False
-    own, all_of_them = len(group.in_flight) + taken, generation.counts[IN_FLIGHT]
+    own, all_of_them = len(group.in_flight) + group.receiving, generation.counts[IN_FLIGHT]
     if own >= NOISY_IN_FLIGHT and own > NOISY_SHARE * all_of_them:
         return True
     busy = _faded(group.busy, group.busy_at, now)

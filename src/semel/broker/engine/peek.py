@@ -19,7 +19,7 @@ _SHORT_COLUMNS: Final = COLUMNS.replace("wire", f"substr(wire, 1, 105) || json_q
 _SIZE: Final = f"length(CAST({BODY} AS BLOB))"
 _ALL = f"SELECT {{size}}, {{columns}} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT {_PAGE_ROWS}"
 # The ids are compared before anything else of a row is read: it may be one of a million.
-_SOME = f"""
+_BY_IDS = f"""
 SELECT {{size}}, {{columns}} FROM messages
 WHERE id > ? AND id < ? AND {MESSAGE_ID} IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT {_PAGE_ROWS}
 """
@@ -35,8 +35,8 @@ SELECT {size}, {columns} FROM messages WHERE id > ? AND id <= ? AND (extra IS NO
 _WORDED_ROWS: Final = 2_000
 _HOW_MANY = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
 _QUERIES: Final = {
-    (some, bodies): query.format(size="0" if bodies else _SIZE, columns=COLUMNS if bodies else _SHORT_COLUMNS)
-    for some, query in ((False, _ALL), (True, _SOME))
+    (by_ids, bodies): query.format(size="0" if bodies else _SIZE, columns=COLUMNS if bodies else _SHORT_COLUMNS)
+    for by_ids, query in ((False, _ALL), (True, _BY_IDS))
     for bodies in (True, False)
 }
 _WORDED_QUERIES: Final = {
@@ -97,12 +97,12 @@ class Wanted:
 def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
     """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end, and
     `End` for those only that come after this answer. With a `word`, `Scanned` says how many were passed."""
-    found = _peeked(store, queue, wanted, after=after, limit=limit, now=now)
+    page = _peeked(store, queue, wanted, after=after, limit=limit, now=now)
     if wanted.word is not None:
         low = queue.generation.low
-        span = (low | after, low | found.get("Next", found["End"]))
-        found["Scanned"] = store.db.execute(_HOW_MANY, span).fetchone()[0]
-    return found
+        span = (low | after, low | page.get("Next", page["End"]))
+        page["Scanned"] = store.db.execute(_HOW_MANY, span).fetchone()[0]
+    return page
 
 
 def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
@@ -113,15 +113,15 @@ def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: in
     query = _QUERIES[ids is not None, whole]
     names = () if ids is None else (orjson.dumps(list(ids)).decode(),)
     worded = wanted.word is not None and ids is None
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     place, scanned, size = generation.low | after, 0, 0
     last = generation.high if ids is None else min(generation.high, place + _MAX_SEARCHED)
     while scanned < _MAX_SCANNED:
         if worded:
             until, looked_at = store.db.execute(_LAST, (place, last, _WORDED_ROWS)).fetchone()
             most = _WORDED_ROWS
-            given = (place, until or place, wanted.word)
-            rows = store.db.execute(_WORDED_QUERIES[whole], given).fetchall()
+            parameters = (place, until or place, wanted.word)
+            rows = store.db.execute(_WORDED_QUERIES[whole], parameters).fetchall()
         else:
             rows = store.db.execute(query, (place, last, *names)).fetchall()
             until, looked_at, most = None, len(rows), _PAGE_ROWS
@@ -134,27 +134,27 @@ def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: in
             if wanted.everything or wanted.matches(shown):
                 if not wanted.bodies:
                     _cut(shown, row[0])
-                found.append(shown)
+                messages.append(shown)
                 size += len(shown["Body"])
-                if ids is not None and len(found) == len(ids):
-                    return {"Messages": found, "End": end}
-                if len(found) == limit or size >= _MAX_BYTES:
-                    return {"Messages": found, "Next": place & NUMBER_MASK, "End": end}
+                if ids is not None and len(messages) == len(ids):
+                    return {"Messages": messages, "End": end}
+                if len(messages) == limit or size >= _MAX_BYTES:
+                    return {"Messages": messages, "Next": place & NUMBER_MASK, "End": end}
         scanned += looked_at
         place = until or place
         if looked_at < most:
             if last > generation.low | end:
-                return {"Messages": found, "End": end}
+                return {"Messages": messages, "End": end}
             place = last - 1
             break
-    return {"Messages": found, "Next": place & NUMBER_MASK, "End": end}
+    return {"Messages": messages, "Next": place & NUMBER_MASK, "End": end}
 
 
 def numbers_of(store: Store, queue: Queue, ids: Collection[str]) -> dict[str, int]:
     """The numbers of these messages, by message id."""
     bounds = (queue.generation.low, queue.generation.high)
-    found = store.db.execute(_NUMBERS, (*bounds, orjson.dumps(list(ids)).decode()))
-    return {message_id: row & NUMBER_MASK for message_id, row in found}
+    rows = store.db.execute(_NUMBERS, (*bounds, orjson.dumps(list(ids)).decode()))
+    return {message_id: row & NUMBER_MASK for message_id, row in rows}
 
 
 def _cut(shown: dict[str, Any], size: int) -> None:

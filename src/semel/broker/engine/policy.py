@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from operator import eq, ge, gt, le, lt
 from typing import Any, Final
 
 from semel.broker.engine.identity import Access, Identity
@@ -328,11 +329,11 @@ def _compared(
 
 
 _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "equals": lambda one, other: one == other,
-    "lessthan": lambda one, other: one < other,
-    "lessthanequals": lambda one, other: one <= other,
-    "greaterthan": lambda one, other: one > other,
-    "greaterthanequals": lambda one, other: one >= other,
+    "equals": eq,
+    "lessthan": lt,
+    "lessthanequals": le,
+    "greaterthan": gt,
+    "greaterthanequals": ge,
 }
 # An operator's name in lower case, to the maker of its test.
 _TESTS: Final[Mapping[str, Callable[[str], Callable[[str], bool]]]] = {

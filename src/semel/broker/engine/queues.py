@@ -53,15 +53,15 @@ _ACTIONS: Final = frozenset(
 
 def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: bool) -> dict[str, Any]:
     name: str = params["QueueName"]
-    given = normalised(params.get("Attributes") or {})
-    fifo = _checked_name(name, given)
+    requested = normalised(params.get("Attributes") or {})
+    fifo = _checked_name(name, requested)
     arn = store.own(caller, name)
     existing = store.by_arn(arn)
     if existing is not None:
         authorize(existing, caller, "CreateQueue")
-        _check_same(existing, given)
+        _check_same(existing, requested)
         return {"QueueUrl": url_of(existing, caller)}
-    attributes = checked(given, {}, fifo=fifo)
+    attributes = checked(requested, {}, fifo=fifo)
     _check_redrive(store, arn, attributes)
     tags = _checked_tags(name, params.get("tags") or {})
     _check_recreation(store, arn, caller.now, cooldowns)
@@ -74,7 +74,7 @@ def create(store: Store, params: dict[str, Any], caller: Caller, *, cooldowns: b
     return {"QueueUrl": url_of(queue, caller)}
 
 
-def _checked_name(name: str, given: dict[str, str]) -> bool:
+def _checked_name(name: str, requested: dict[str, str]) -> bool:
     """Whether it names a FIFO queue; name and FifoQueue must agree."""
     fifo = name.endswith(".fifo")
     if not limits.QUEUE_NAME.match(name):
@@ -82,13 +82,13 @@ def _checked_name(name: str, given: dict[str, str]) -> bool:
             INVALID_PARAMETER_VALUE,
             "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
         )
-    if fifo and given.get("FifoQueue") != "true":
+    if fifo and requested.get("FifoQueue") != "true":
         raise ServiceError(
             INVALID_PARAMETER_VALUE,
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
             "must end with .fifo suffix and be 1 to 80 in length; set FifoQueue to true to create one.",
         )
-    if not fifo and given.get("FifoQueue") == "true":
+    if not fifo and requested.get("FifoQueue") == "true":
         raise ServiceError(
             INVALID_PARAMETER_VALUE,
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
@@ -97,9 +97,9 @@ def _checked_name(name: str, given: dict[str, str]) -> bool:
     return fifo
 
 
-def _check_same(queue: Queue, given: dict[str, str]) -> None:
-    wanted = checked(given, {}, fifo=queue.fifo)
-    for attribute in given:
+def _check_same(queue: Queue, requested: dict[str, str]) -> None:
+    wanted = checked(requested, {}, fifo=queue.fifo)
+    for attribute in requested:
         if not same_value(attribute, wanted.get(attribute, ""), queue.effective.get(attribute, "")):
             raise ServiceError(
                 QUEUE_NAME_EXISTS,
@@ -171,9 +171,9 @@ def get_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
 
 
 def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    given = params["Attributes"]
-    attributes = checked(given, queue.attributes, fifo=queue.fifo)
-    if given.get("RedrivePolicy"):
+    requested = params["Attributes"]
+    attributes = checked(requested, queue.attributes, fifo=queue.fifo)
+    if requested.get("RedrivePolicy"):
         _check_redrive(store, queue.arn, attributes)
     expire_all(store, queue, caller.now)
     delay = queue.delay
@@ -223,12 +223,12 @@ def _check_redrive(store: Store, source: Arn, attributes: dict[str, str]) -> Non
         raise invalid_value(text, "RedrivePolicy", "Dead-letter target owner should be same as the source.")
     if target.region != source.region:
         raise invalid_value(text, "RedrivePolicy", "Dead-letter queue must be in same region as the source.")
-    found = store.by_arn(target)
-    if found is None:
+    dead_letter_queue = store.by_arn(target)
+    if dead_letter_queue is None:
         raise invalid_value(text, "RedrivePolicy", "Dead letter target does not exist.")
-    if found.fifo != source.name.endswith(".fifo"):
+    if dead_letter_queue.fifo != source.name.endswith(".fifo"):
         raise invalid_value(text, "RedrivePolicy", "Dead-letter queue must be same type of queue as the source.")
-    allow = found.attributes.get("RedriveAllowPolicy")
+    allow = dead_letter_queue.attributes.get("RedriveAllowPolicy")
     if allow is not None and not parse_redrive_allow(allow)(source):
         reason = f"Queue {source} is not allowed to use {target} as its dead-letter queue by its RedriveAllowPolicy."
         raise invalid_value(text, "RedrivePolicy", reason)
@@ -243,8 +243,8 @@ def list_queues(store: Store, params: dict[str, Any], caller: Caller) -> dict[st
     return _page(mine, "QueueUrls", params, caller, always=False)
 
 
-def _beside(one: Arn, other: Arn) -> bool:
-    return one.region == other.region and one.account == other.account
+def _beside(arn: Arn, other: Arn) -> bool:
+    return arn.region == other.region and arn.account == other.account
 
 
 def list_sources(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -73,8 +73,8 @@ def receive(
 
 def wait_seconds(queue: Queue, params: dict[str, Any]) -> int:
     """How long a receive may wait: what it says itself, also 0, before what the queue says."""
-    given = params.get("WaitTimeSeconds")
-    return queue.wait if given is None else int(given)
+    seconds = params.get("WaitTimeSeconds")
+    return queue.wait if seconds is None else int(seconds)
 
 
 def _checked(queue: Queue, params: dict[str, Any]) -> tuple[int, int, int]:
@@ -207,7 +207,7 @@ def _from_groups(store: Store, generation: Generation, want: int, group: Group |
         locked = min(group.in_flight) if group.in_flight else generation.next_number
         while len(numbers) < want and len(group) and group.items[group.start] & NUMBER_MASK < locked:
             numbers.append(group.pop())
-            group.taken += 1
+            group.receiving += 1
         generation.offer(group)
     return numbers
 
@@ -242,7 +242,7 @@ def receive_ids(
         if row.group is not None:
             group = groups[row.group] = generation.groups[row.group]
             group.discard(MessageState(number, group, READY, 0).key if state is None else state.key)
-            group.taken += 1
+            group.receiving += 1
     handed = _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
     store.log.add(generation, [state for _, state in handed])
     store.count(queue, "received", len(handed))
@@ -266,7 +266,7 @@ def _hand_out(
     states, counts, queue_id, start = generation.states, generation.counts, queue.id, store.start
     handed: list[Handed] = []
     for group in groups:
-        group.taken = 0
+        group.receiving = 0
     served: Group | None = None
     for row in rows:
         number = row[0] & NUMBER_MASK

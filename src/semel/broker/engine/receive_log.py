@@ -65,7 +65,7 @@ class ReceiveLog:
     def drop(self, generation: Generation) -> None:
         """The generation is no more."""
         self._changed.pop(generation, None)
-        self._attempts = [one for one in self._attempts if one[0] is not generation]
+        self._attempts = [attempt for attempt in self._attempts if attempt[0] is not generation]
 
     def flush(self) -> None:
         rows: list[tuple[int, int, bytes, str | None, int | None]] = []
@@ -75,8 +75,8 @@ class ReceiveLog:
             here = generation.states
             states = [state for state in states if here.get(state.number) is state]
             for start in range(0, len(states), _MOST_STATES):
-                some = states[start : start + _MOST_STATES]
-                rows.append((self._numbered(some), generation.id, _encode(some), None, None))
+                chunk = states[start : start + _MOST_STATES]
+                rows.append((self._numbered(chunk), generation.id, _encode(chunk), None, None))
         if rows:
             self._db.executemany(_APPEND, rows)
         self.forget()
@@ -123,8 +123,8 @@ class ReceiveLog:
     def _existing(self, generation: Generation, numbers: Iterable[int]) -> Iterator[int]:
         rows = [generation.low | number for number in numbers]
         for start in range(0, len(rows), 500):
-            some = rows[start : start + 500]
-            for (row,) in self._db.execute(_EXISTING.format(",".join("?" * len(some))), some).fetchall():
+            chunk = rows[start : start + 500]
+            for (row,) in self._db.execute(_EXISTING.format(",".join("?" * len(chunk))), chunk).fetchall():
                 yield row - generation.low
 
     # Trimming.
@@ -176,8 +176,8 @@ def _encode(states: Iterable[MessageState]) -> bytes:
     return array("q", numbers).tobytes()
 
 
-def encode_fields(fields: Iterable[Fields]) -> bytes:
-    return array("q", [number for one in fields for number in one]).tobytes()
+def encode_fields(fields: Fields) -> bytes:
+    return array("q", fields).tobytes()
 
 
 def _decode(encoded: bytes) -> Iterator[Fields]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from semel.broker.engine.dedup import digest
+from semel.broker.engine.dedup import digest_of
 from semel.broker.engine.generation import Generation, MessageState
 from semel.broker.engine.rows import packed, wire_of
 from semel.broker.engine.schema import DELAYED, GENERATION_BITS, NUMBER_MASK, READY
@@ -143,12 +143,12 @@ def _delay(queue: Queue, params: dict[str, Any]) -> int:
 
 
 def _dedup_id(queue: Queue, params: dict[str, Any]) -> str | None:
-    given: str | None = params.get("MessageDeduplicationId")
-    if given is not None:
+    dedup_id: str | None = params.get("MessageDeduplicationId")
+    if dedup_id is not None:
         if not queue.fifo:
-            raise invalid_value(given, "MessageDeduplicationId", _WRONG_QUEUE_TYPE)
-        check_token(given, "MessageDeduplicationId")
-        return given
+            raise invalid_value(dedup_id, "MessageDeduplicationId", _WRONG_QUEUE_TYPE)
+        check_token(dedup_id, "MessageDeduplicationId")
+        return dedup_id
     if not queue.fifo:
         return None
     if not queue.content_dedup:
@@ -178,7 +178,7 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
     _count_sent(store, queue, len(drafts), sum([draft.size for draft in drafts]))
     may_be_plain = _sender(queue, caller) is None and caller.trace is None
     digests = (
-        [digest(generation.id, d.group or "" if queue.group_dedup else "", d.dedup or "") for d in drafts]
+        [digest_of(generation.id, d.group or "" if queue.group_dedup else "", d.dedup or "") for d in drafts]
         if queue.fifo
         else []
     )

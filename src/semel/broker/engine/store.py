@@ -324,7 +324,10 @@ class Store:
         with suppress(sqlite3.Error):
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
-            used = [(one.next_number, one.id, one.next_number) for one in self.generations.values()]
+            used = [
+                (generation.next_number, generation.id, generation.next_number)
+                for generation in self.generations.values()
+            ]
             self.db.executemany(_GIVE_BACK_NUMBERS, used)
         self.db.close()
 
@@ -364,13 +367,13 @@ class Store:
     def rows_at(self, generation: Generation, numbers: Sequence[int]) -> dict[int, Row]:
         """The rows of these messages, by number."""
         low = generation.low
-        found: dict[int, Row] = {}
+        rows: dict[int, Row] = {}
         for start in range(0, len(numbers), _ROWS_READ):
-            some = [low | number for number in numbers[start : start + _ROWS_READ]]
-            some += [-1] * (_ROWS_READ - len(some))
-            for row in self.db.execute(_READ_TEN, some):
-                found[row[0] - low] = Row._make(row)
-        return found
+            ids = [low | number for number in numbers[start : start + _ROWS_READ]]
+            ids += [-1] * (_ROWS_READ - len(ids))
+            for row in self.db.execute(_READ_TEN, ids):
+                rows[row[0] - low] = Row._make(row)
+        return rows
 
     def known_rows_at(self, generation: Generation, numbers: Sequence[int]) -> list[Row]:
         """The rows of messages that are there, in this order."""

@@ -54,7 +54,7 @@ def _copy_messages(db: sqlite3.Connection) -> None:
         for row in some:
             state = _state(*row[:9])
             if state is not None:
-                db.execute(_LOG, (row[-1], encode_fields([state])))
+                db.execute(_LOG, (row[-1], encode_fields(state)))
 
 
 def _message(

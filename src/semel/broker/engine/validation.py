@@ -81,16 +81,16 @@ def _checked_attribute(name: str, value: Mapping[str, Any]) -> tuple[dict[str, A
         )
     base = match.group(1)
     field = "BinaryValue" if base == "Binary" else "StringValue"
-    given = value.get(field)
-    if not given or ("StringValue" in value and "BinaryValue" in value):
+    content = value.get(field)
+    if not content or ("StringValue" in value and "BinaryValue" in value):
         raise _bad_attribute(f"Message (user) attribute '{name}' must contain a non-empty value of type '{base}'.")
     if base == "Binary":
-        return {"BinaryValue": given, "DataType": kind}, len(b64decode(given))
-    if limits.FORBIDDEN_CHARACTER.search(given):
-        raise invalid_value(given, f"MessageAttribute.{name}.StringValue", "It contains characters that are invalid.")
+        return {"BinaryValue": content, "DataType": kind}, len(b64decode(content))
+    if limits.FORBIDDEN_CHARACTER.search(content):
+        raise invalid_value(content, f"MessageAttribute.{name}.StringValue", "It contains characters that are invalid.")
     if base == "Number":
-        given = _checked_number(name, given)
-    return {"StringValue": given, "DataType": kind}, byte_length(given)
+        content = _checked_number(name, content)
+    return {"StringValue": content, "DataType": kind}, byte_length(content)
 
 
 def _checked_number(name: str, text: str) -> str:
@@ -125,7 +125,7 @@ def check_batch(entries: list[dict[str, Any]], entry_name: str) -> None:
         raise ServiceError(
             TOO_MANY_ENTRIES, f"Maximum number of entries per request are 10. You have sent {len(entries)}."
         )
-    seen = set()
+    ids = set()
     for entry in entries:
         entry_id = entry["Id"]
         if not limits.BATCH_ENTRY_ID.match(entry_id):
@@ -134,6 +134,6 @@ def check_batch(entries: list[dict[str, Any]], entry_name: str) -> None:
                 "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
                 "It can be at most 80 letters long.",
             )
-        if entry_id in seen:
+        if entry_id in ids:
             raise ServiceError(BATCH_ENTRY_IDS_NOT_DISTINCT, f"Id {entry_id} repeated.")
-        seen.add(entry_id)
+        ids.add(entry_id)

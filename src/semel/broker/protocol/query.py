@@ -58,8 +58,8 @@ def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation
             pairs += parse_qsl(form, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
     except ValueError as error:
         raise ServiceError(SERIALIZATION, f"The request is not a valid form: {error}") from None
-    given = dict(pairs)
-    action = given.get("Action")
+    fields = dict(pairs)
+    action = fields.get("Action")
     if action is None:
         if method == "GET":
             raise ServiceError(NO_OPERATION, "The request names no Action.")
@@ -67,9 +67,9 @@ def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation
     operation = operations().get(action)
     if operation is None or (action in _NOT_ABOUT_A_QUEUE and _QUEUE_PATH.match(path)):
         raise ServiceError(INVALID_ACTION, f"The action {action} is not valid for this endpoint.")
-    if "QueueUrl" in operation.input.members and "QueueUrl" not in given and path.strip("/"):
-        given["QueueUrl"] = origin + path.rstrip("/")
-    params = _read_structure(_Tree.of(given), operation.input)
+    if "QueueUrl" in operation.input.members and "QueueUrl" not in fields and path.strip("/"):
+        fields["QueueUrl"] = origin + path.rstrip("/")
+    params = _read_structure(_Tree.of(fields), operation.input)
     for member in operation.input.required:
         # A form cannot say "an empty list"; what an empty one means is for the rules to say.
         if operation.input.members[member].type == "list":

@@ -71,9 +71,9 @@ class Admin:
     def queues(self) -> list[dict[str, Any]]:
         """Every queue of the client's region and account, with its name, ARN, attributes, and counts: visible,
         in_flight, delayed, oldest_age …"""
-        found: list[dict[str, Any]] = self._get("queues")["queues"]
+        rows: list[dict[str, Any]] = self._get("queues")["queues"]
         # The broker calls those of other regions and accounts by their ARNs.
-        return [row for row in found if row["name"] != row["arn"]]
+        return [row for row in rows if row["name"] != row["arn"]]
 
     def peek(
         self,
@@ -95,8 +95,8 @@ class Admin:
         optional = {"state": state, "group": group, "ids": ids, "word": word}
         wanted |= {name: value for name, value in optional.items() if value is not None}
         answer = self._ask("POST", f"queues/{quote(queue, safe='')}/messages", wanted)
-        found = answer["Messages"]
-        return Page(found, answer.get("Next"), answer["End"], answer.get("Scanned", len(found)))
+        messages = answer["Messages"]
+        return Page(messages, answer.get("Next"), answer["End"], answer.get("Scanned", len(messages)))
 
     def messages(self, queue: str, *, after: int = 0, limit: int = MOST, **wanted: Any) -> Iterator[dict[str, Any]]:
         """All that match, page by page; `limit` is that of a page."""
@@ -157,12 +157,12 @@ class Admin:
         if answer.status in (401, 403):
             answer = self._mended(method, path, data, answer)
         try:
-            found = orjson.loads(answer.body)
+            content = orjson.loads(answer.body)
         except orjson.JSONDecodeError:
-            found = None
-        if answer.status == 200 and isinstance(found, dict):
-            return found
-        said = found.get("error") or found.get("message") if isinstance(found, dict) else None
+            content = None
+        if answer.status == 200 and isinstance(content, dict):
+            return content
+        said = content.get("error") or content.get("message") if isinstance(content, dict) else None
         text = said or f"an answer that cannot be read (HTTP {answer.status})"
         where = path.partition("?")[0]
         raise AdminError(f"{method} /_semel/{where} at {self._client.endpoint}: {text}", status=answer.status)

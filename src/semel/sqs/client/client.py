@@ -125,20 +125,20 @@ class Client:
         if not url or not isinstance(url, str):
             raise self.misses("CreateQueue", name, "QueueUrl")
         queue = self.queue(name)
-        queue.found(url)
+        queue.set_url(url)
         return queue
 
     def queues(self, prefix: str = "") -> list[Queue]:
         """All queues of the account and region whose names begin with `prefix`."""
-        found: list[Queue] = []
+        queues: list[Queue] = []
         params: dict[str, Any] = {"MaxResults": limits.MAX_LISTED}
         if prefix:
             params["QueueNamePrefix"] = prefix
         while True:
             page = self.call("ListQueues", params)
-            found += [self.queue(url) for url in page.get("QueueUrls") or ()]
+            queues += [self.queue(url) for url in page.get("QueueUrls") or ()]
             if not page.get("NextToken"):
-                return found
+                return queues
             params["NextToken"] = page["NextToken"]
 
     def forget(self, queue: Queue) -> None:
@@ -231,12 +231,12 @@ class Client:
         if answer.status != 200:
             raise failures.from_answer(answer, self._call(operation, queue))
         try:
-            found = orjson.loads(answer.body or b"{}")
+            result = orjson.loads(answer.body or b"{}")
         except orjson.JSONDecodeError:
-            found = None
-        if type(found) is not dict:
+            result = None
+        if type(result) is not dict:
             raise failures.not_json(self._call(operation, queue), answer)
-        return found
+        return result
 
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, signed: bool = True, timeout: float | None = None

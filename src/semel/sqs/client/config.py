@@ -114,12 +114,12 @@ class CredentialSource:
                 return False
             session = getattr(self._session, "_session", self._session)  # boto3 keeps botocore's there
             try:
-                found = session.get_component("credential_provider").load_credentials()
+                credentials = session.get_component("credential_provider").load_credentials()
             except botocore.exceptions.BotoCoreError:
                 return False
-            if found is None:
+            if credentials is None:
                 return False
-            self._credentials = found
+            self._credentials = credentials
             return True
 
 
@@ -207,15 +207,15 @@ def _loader(path: str | None) -> Any:
 
 def _url(client: Any, service: str) -> Any:
     """Where the client would send a call to: the rules for endpoints are applied at the call only, so one is begun."""
-    seen: list[str] = []
+    urls: list[str] = []
 
     def stop(params: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]]:
-        seen.append(params["url"])
+        urls.append(params["url"])
         return _Nothing(), {}
 
     client.meta.events.register(f"before-call.{service}", stop)
     getattr(client, _HARMLESS_CALLS[service])()
-    return urlsplit(seen[0])
+    return urlsplit(urls[0])
 
 
 class _Nothing:

@@ -56,18 +56,18 @@ class Reference:
 
     @classmethod
     def _from_arn(cls, text: str, endpoint: str, region: str) -> Reference:
-        found = _ARN.fullmatch(text)
-        if found is None or not limits.QUEUE_NAME.match(found["name"]):
+        match = _ARN.fullmatch(text)
+        if match is None or not limits.QUEUE_NAME.match(match["name"]):
             raise BadRequest(
                 f"queue {text!r} is not the ARN of a queue, as in arn:aws:sqs:eu-west-1:123456789012:orders"
             )
         # A local endpoint may call its region what it likes; an address that names one serves no other.
-        if found["region"] != region and f".{region}." in endpoint:
+        if match["region"] != region and f".{region}." in endpoint:
             raise BadRequest(
-                f"queue {text} is in {found['region']}, but the client talks to {endpoint}: "
-                f"make one with Client(region={found['region']!r})"
+                f"queue {text} is in {match['region']}, but the client talks to {endpoint}: "
+                f"make one with Client(region={match['region']!r})"
             )
-        return cls(found["name"], arn=text, account=found["account"])
+        return cls(match["name"], arn=text, account=match["account"])
 
 
 def _last_of_path(url: str) -> str:
@@ -118,8 +118,8 @@ class Queue:
             raise self.client.misses("GetQueueUrl", self.name, "QueueUrl")
         return url
 
-    def found(self, url: str) -> None:
-        """Internal. The URL became known."""
+    def set_url(self, url: str) -> None:
+        """Internal. The URL is known, without a call that looks it up."""
         self._url = url
         self._receive_bodies.clear()
 
@@ -279,14 +279,14 @@ class Queue:
 
     def attributes(self, *names: str) -> dict[str, str]:
         """The queue's attributes by name; all of them if none is named."""
-        found: dict[str, str] = self.call("GetQueueAttributes", {"AttributeNames": names or ("All",)}).get(
+        attributes: dict[str, str] = self.call("GetQueueAttributes", {"AttributeNames": names or ("All",)}).get(
             "Attributes", {}
         )
-        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        if not isinstance(attributes, dict) or not all(isinstance(value, str) for value in attributes.values()):
             raise self.client.misses("GetQueueAttributes", self.name, "Attributes")
-        if arn := found.get("QueueArn"):
+        if arn := attributes.get("QueueArn"):
             self._scope = ":".join(arn.split(":")[3:])
-        return found
+        return attributes
 
     def purge(self) -> None:
         """Removes all its messages; SQS allows it once a minute."""
