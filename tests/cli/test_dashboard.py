@@ -131,6 +131,7 @@ def test_a_port_that_is_taken_is_known_before_anything_starts(tmp_path: Path) ->
                 out, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode, out) == (1, "")
             assert f"port {port}" in errors
+            assert f"choose another with {arguments[-2]} " in errors
             assert "Traceback" not in errors
 
 

@@ -16,12 +16,12 @@ from urllib.parse import urlencode, urlsplit
 
 from semel.broker import EmbeddedBroker, running
 from semel.dashboard.connections import Limits
-from semel.dashboard.ports import listen
 from semel.dashboard.process import server_for
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
 from semel.dashboard.views import Settings
 from semel.messages import dead_letter_attributes as own_attributes
+from semel.ports import listen
 from semel.sqs import Client, Queue
 
 PATIENCE = 60.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import re
 import resource
@@ -29,6 +28,7 @@ from semel.broker.faults import Faults, Setting
 from semel.broker.protocol import is_warm, warm_up
 from semel.broker.server import Broker
 from semel.errors import StartError
+from semel.ports import listen, url_of
 from semel.sqs.hosts import is_loopback
 
 log = logging.getLogger("semel.broker")
@@ -37,7 +37,6 @@ DEFAULT_PORT: Final = 9324
 DEFAULT_DATA: Final = Path("semel-data")
 _ACCEPTED_AT_ONCE: Final = 64
 _NO_ROOM_SECONDS: Final = 1.0
-_BACKLOG: Final = 4096  # connections that wait to be accepted; who finds no room asks again after a second
 _OWN_FILES: Final = 128  # that are no connections: the database, the log, those of the process around the broker
 _FEWEST: Final = 16  # connections
 
@@ -88,6 +87,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
 
     async def close(self) -> None:
@@ -148,7 +148,7 @@ async def start(options: Options) -> Running:
     """A listening broker. Raises StartError if it can't be had."""
     options.check()
     credentials = Credentials.load(options.credentials) if options.credentials else None
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     try:
         broker = _open(options, credentials)
     except BaseException:
@@ -157,8 +157,7 @@ async def start(options: Options) -> Running:
     acceptor = Acceptor(listener, broker)
     if not is_warm():
         Thread(target=warm_up, name="semel-broker-warm-up", daemon=True).start()
-    host, port = listener.getsockname()[:2]
-    return Running(broker, acceptor, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    return Running(broker, acceptor, url_of(listener))
 
 
 def _open(options: Options, credentials: Credentials | None) -> Broker:
@@ -218,27 +217,3 @@ def open_engine(options: Options, faults: Faults) -> Engine:
 
 def _free_space(folder: Path) -> int:
     return shutil.disk_usage(folder).free
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, proto)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            # Two that start at once can both bind; only one can listen.
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartError(
-                f"port {port} on {host} is taken; stop what uses it, or choose another with --port (0 picks a free one)"
-            ) from None
-        raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
-    except UnicodeError:
-        raise StartError(f"cannot listen on {host} port {port}: this is no host name") from None
-    return listener

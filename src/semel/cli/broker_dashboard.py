@@ -18,9 +18,9 @@ from semel.broker.auth import Credentials
 from semel.broker.startup import Options
 from semel.cli.command import UsageError
 from semel.cli.dashboard import check_installed
-from semel.dashboard.ports import listen
 from semel.dashboard.settings import Settings
 from semel.errors import StartError
+from semel.ports import listen
 
 _PATIENCE: Final = 10.0  # seconds for it to end
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -38,7 +38,7 @@ class Dashboard:
             ) from None
         check_installed()
         self._options, self._token = options, token
-        self._listener = listen(options.host, port)
+        self._listener = listen(options.host, port, option="--dashboard-port")
 
     def __enter__(self) -> Self:
         return self

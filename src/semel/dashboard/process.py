@@ -18,10 +18,10 @@ from fastapi import FastAPI
 
 from semel import dashboard_token
 from semel.dashboard.connections import Limits, connection_class
-from semel.dashboard.ports import address_of, listen
 from semel.dashboard.server import build
 from semel.dashboard.services import Services
 from semel.dashboard.settings import Settings
+from semel.ports import listen, url_of
 from semel.signals import STOP_SIGNALS, received
 
 _log = logging.getLogger("semel.dashboard")
@@ -42,7 +42,7 @@ def run(settings: Settings, *, inherited: int | None = None) -> int:
     if inherited is not None:
         threading.Thread(target=_end_with_parent, args=(server,), name="semel-parent", daemon=True).start()
     services: Services = app.state.services
-    url = address_of(listener)
+    url = url_of(listener)
     token = None if settings.has_token else services.settings.token
 
     def ready() -> None:

@@ -1,35 +1,39 @@
-"""The port of a dashboard."""
+"""Ports that a server listens on. One that cannot be had is a StartError that says what to do."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from typing import Final
 
 from semel.errors import StartError
 
+_BACKLOG: Final = 4096  # connections that wait to be accepted; a client that finds no room asks again after a second
 
-def listen(host: str, port: int) -> socket.socket:
+
+def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A listening socket. `option` is what the user chooses the port with."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(2048)
+            # Two that start at once can both bind; only one can listen.
+            listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise StartError(
-                f"port {port} on {host} is in use; stop what uses it, or choose another: --port 0 picks a free one"
-            ) from None
+            way_out = f"stop what uses it, or choose another with {option} (0 picks a free one)"
+            raise StartError(f"port {port} on {host} is in use; {way_out}") from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     except UnicodeError:
         raise StartError(f"cannot listen on {host} port {port}: this is no host name") from None
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
