@@ -154,11 +154,6 @@ class Engine:
         self.store.rollback()
 
     @property
-    def changes(self) -> int:
-        """Grows with every row that is written."""
-        return self.store.db.total_changes
-
-    @property
     def must_sync(self) -> bool:
         """Whether this transaction changed anything that must not be lost once somebody knows of it. Receives and
         changes of visibility may be: the messages are then delivered again."""

@@ -360,10 +360,6 @@ class Store:
     def delete(self, rows: Iterable[int]) -> None:
         self._deleted.extend(rows)
 
-    @property
-    def has_unwritten(self) -> bool:
-        return bool(self._sent_plain or self._sent or self._deleted)
-
     def rows_at(self, generation: Generation, numbers: Sequence[int]) -> dict[int, Row]:
         """The rows of these messages, by number."""
         low = generation.low
