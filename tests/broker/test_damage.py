@@ -7,11 +7,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from time import sleep
 
 import pytest
 
 from semel.broker import running
 from semel.broker.engine import Caller, Engine
+from semel.broker.engine.rows import DamagedRow
 from semel.broker.engine.schema import DATABASE_NAME, create_tables, open_database
 from semel.broker.faults import Faults
 from semel.broker.startup import Options, open_engine
@@ -66,7 +68,32 @@ def test_a_table_that_is_declared_otherwise_is_found_at_the_start(tmp_path: Path
         changed = re.sub(rf"\b({column} +\w+) NOT NULL", r"\1", declared)
         assert changed != declared
         db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (changed, table))
-    with pytest.raises(StartError, match=f"the table {table} is not declared as this version of Semel declares it"):
+    with pytest.raises(StartError) as refused:
+        open_database(tmp_path)
+    declared_otherwise = f"the table {table} is not declared as this version of Semel declares it (columns: {column})"
+    assert f"{tmp_path}: {DATABASE_NAME}: {declared_otherwise}; it is not a Semel database, or" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("ALTER TABLE messages ADD COLUMN note", r"messages is not declared as .* \(columns: note\)"),
+        ("ALTER TABLE messages DROP COLUMN due", r"messages is not declared as .* \(columns: due\)"),
+        (
+            "DROP TABLE generations; CREATE TABLE generations (id INTEGER PRIMARY KEY, numbers_end INTEGER NOT NULL, "
+            "live INTEGER NOT NULL)",
+            r"generations is not declared as .* \(order of columns\)",
+        ),
+        ("DROP TABLE messages", "the table messages is missing"),
+    ],
+)
+def test_columns_and_tables_that_were_added_or_dropped_are_found_at_the_start(
+    tmp_path: Path, change: str, complaint: str
+) -> None:
+    open_database(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME, isolation_level=None)) as db:
+        db.executescript(change)
+    with pytest.raises(StartError, match=complaint):
         open_database(tmp_path)
 
 
@@ -130,20 +157,26 @@ def test_a_folder_in_use_has_nothing_to_complain_of(tmp_path: Path) -> None:
 def test_a_clean_up_that_fails_holds_up_no_call_and_is_tried_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    errors = [TypeError("no time"), ValueError("no number"), DamagedRow("no row")]
     tries = 0
 
     def fail(_engine: Engine, _now: int) -> bool:
         nonlocal tries
         tries += 1
-        raise TypeError("no time")
+        raise errors[tries % len(errors)]
 
     monkeypatch.setattr(Engine, "sweep", fail)
     with running() as broker, Client(broker.url) as client:
         queue = client.create_queue("orders")
         for number in range(50):
             queue.send(str(number))
-        found = [message for _ in range(20) for message in queue.receive(wait=0)]
-        assert len(found) == 50
-        assert queue.delete([message.receipt for message in found]) == [None] * 50
-        assert 0 < tries < 10
-    assert len([record for record in caplog.records if record.exc_info]) == 1
+        messages = [message for _ in range(20) for message in queue.receive(wait=0)]
+        assert len(messages) == 50
+        assert queue.delete([message.receipt for message in messages]) == [None] * 50
+        while tries < 5:
+            sleep(0.05)
+        assert tries < 10
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == len(errors)  # each error once, with what to do
+    assert len([text for text in logged if "could not be cleaned up" in text and "restart the broker" in text]) == 2
+    assert len([text for text in logged if "damaged (no row): stop the broker, and restore it" in text]) == 1

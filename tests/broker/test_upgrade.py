@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from semel.broker.engine import Caller, Engine, Wanted
 from semel.broker.engine.schema import DATABASE_NAME, SCHEMA_VERSION, open_database
+from semel.errors import StartError
 from semel.sqs.errors import ServiceError
 
 WRITTEN = Path(__file__).with_name("data_folder_v1.sql")
@@ -104,3 +107,15 @@ def test_it_is_upgraded_once(engine: Engine, tmp_path: Path) -> None:
     assert database.execute("SELECT count(*) FROM sqlite_schema WHERE name LIKE 'old_%'").fetchone() == (0,)
     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     database.close()
+
+
+@pytest.mark.parametrize("change", ["pos = NULL", "first = 'x'", "enqueued = NULL", "extra = 'no JSON'"])
+def test_a_damaged_folder_of_an_older_version_is_refused_and_stays_as_it_is(tmp_path: Path, change: str) -> None:
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as old:
+        old.executescript(re.sub(r"(INTEGER|TEXT|BLOB) NOT NULL", r"\1", WRITTEN.read_text()))
+        old.execute(f"UPDATE messages SET {change}")
+        old.commit()
+    with pytest.raises(StartError, match="damaged; move it away, or choose another folder with --data"):
+        open_database(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as old:
+        assert old.execute("PRAGMA user_version").fetchone() == (1,)

@@ -51,6 +51,11 @@ _LONGEST_AGENT: Final = 1_024
 _GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
 _DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
+_DAMAGED: Final = "the data folder is damaged (%s): stop the broker, and restore it from a backup"
+_NOT_CLEANED_UP: Final = (
+    "what has expired could not be cleaned up; calls are served, and it is tried again within a minute. If it goes on, "
+    "restart the broker: it then checks the data folder"
+)
 
 
 class Broker:
@@ -93,6 +98,7 @@ class Broker:
         self._sweep_due = self._look_again = True
         self._moves_due: int | None = 0
         self._in_chores, self._chores_failed, self._chores_from = False, 0, 0.0
+        self._chore_errors: set[str] = set()  # logged since the chores last succeeded
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._syncer = Syncer(log, self._loop) if log is not None else None
@@ -380,7 +386,10 @@ class Broker:
             self._sweep_due = self.engine.sweep(now)
         if now >= self._history.due:
             self._history.take(now)
-        self._in_chores, self._chores_failed = False, 0
+        self._in_chores = False
+        if self._chores_failed:
+            self._chores_failed = 0
+            self._chore_errors.clear()
 
     @property
     def _may_do_chores(self) -> bool:
@@ -451,11 +460,17 @@ class Broker:
             self._idle.set()
 
     def _put_off_chores(self, error: Exception) -> float:
-        """Each time for longer: returns the seconds. What does not come from the disk is written down once."""
+        """Each time for longer: returns the seconds. An error is logged once, however often it comes again; a full
+        disk is for the answers to say."""
         self._in_chores = False
         pause = min(_SECOND_TRY_SECONDS * 2.0 ** min(self._chores_failed, 10), _LONGEST_PAUSE)
-        if not isinstance(error, sqlite3.Error) and not self._chores_failed:
-            log.error("what has expired could not be cleaned up; it is tried again from time to time", exc_info=error)
+        text = repr(error)
+        if text not in self._chore_errors and not _is_sqlite_error(error, _DISK_TROUBLE):
+            self._chore_errors.add(text)
+            if _is_sqlite_error(error, _DAMAGE):
+                log.critical(_DAMAGED, error)
+            else:
+                log.error(_NOT_CLEANED_UP, exc_info=error)
         self._chores_failed, self._chores_from = self._chores_failed + 1, monotonic() + pause
         return pause
 
@@ -617,14 +632,18 @@ def _access(request: Request, identity: Identity) -> Access:
     return Access(identity, request.peer, agent, request.headers.get(b"x-forwarded-proto") == b"https")
 
 
+def _is_sqlite_error(error: Exception, names: tuple[str, ...]) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith(names)
+
+
 def _failure(cause: Exception) -> ServiceError:
-    if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorname", "").startswith(_DISK_TROUBLE):
+    if _is_sqlite_error(cause, _DISK_TROUBLE):
         return ServiceError(
             SERVICE_UNAVAILABLE,
             f"The broker's disk does not take this change ({cause}); nothing was stored. Make room and try again.",
         )
-    if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorname", "").startswith(_DAMAGE):
-        log.critical("the data folder is damaged (%s): stop the broker, and restore it from a backup", cause)
+    if _is_sqlite_error(cause, _DAMAGE):
+        log.critical(_DAMAGED, cause)
         return ServiceError(INTERNAL_FAILURE, f"The broker's data folder is damaged ({cause}); see its log.")
     log.error("a call failed", exc_info=cause)
     return ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")

@@ -110,13 +110,18 @@ def open_database(folder: Path | None) -> sqlite3.Connection:
         raise StartError(f"data folder {folder}: {error.strerror}; choose another with --data") from None
     path = folder / DATABASE_NAME
     try:
-        connection = _prepare(_connect(str(path)), str(path))
-        with closing(_connect(":memory:")) as fresh:
-            create_tables(fresh)
-            check_values(connection, fresh)
-        return connection
+        connection = _connect(str(path))
+        try:
+            _prepare(connection, str(path))
+            with closing(_connect(":memory:")) as fresh:
+                create_tables(fresh)
+                check_values(connection, fresh)
+        except BaseException:
+            connection.close()
+            raise
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StartError(f"data folder {folder}: {path.name}: {error}; {_way_out(error)}") from None
+    return connection
 
 
 def _connect(target: str) -> sqlite3.Connection:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from semel.broker.engine.receive_log import Fields, encode_fields
-from semel.broker.engine.rows import packed
+from semel.broker.engine.rows import DamagedRow, packed
 from semel.broker.engine.schema import DELAYED, IN_FLIGHT, NUMBER_MASK
 
 _OLD: Final = ("queues", "deleted_queues", "lanes", "messages", "groups", "attempts")
@@ -49,12 +49,14 @@ def from_version_1(db: sqlite3.Connection, create_tables: Callable[[sqlite3.Conn
 
 def _copy_messages(db: sqlite3.Connection) -> None:
     rows = db.execute(_MESSAGES)
-    while some := rows.fetchmany(_CHUNK):
-        db.executemany(_INSERT, [_message(*row[:-1]) for row in some])
-        for row in some:
-            state = _state(*row[:9])
-            if state is not None:
-                db.execute(_LOG, (row[-1], encode_fields(state)))
+    while chunk := rows.fetchmany(_CHUNK):
+        try:
+            messages = [_message(*row[:-1]) for row in chunk]
+            states = [(row[-1], encode_fields(state)) for row in chunk if (state := _state(*row[:9])) is not None]
+        except (TypeError, ValueError) as error:
+            raise DamagedRow(f"the table messages has a damaged row: {error}") from None
+        db.executemany(_INSERT, messages)
+        db.executemany(_LOG, states)
 
 
 def _message(
