@@ -27,7 +27,7 @@ INTERNAL: Final = {
     "Cancel": "begin end",
     "Client": "chance encoded exchange forget misses pause perform",
     "Entry": "unsendable wire",
-    "Queue": "found",
+    "Queue": "set_url",
     "Received": "from_wire",
 }
 _WIDTH: Final = 100
