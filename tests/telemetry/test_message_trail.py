@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import importlib
 import json
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,6 @@ def test_the_steps_of_a_message_and_of_its_key_are_found_oldest_first(tmp_path: 
     assert steps(found) == ["received", "claimed", "retried", "started", "recorded"]
     assert found.complete
     assert found.reasons == ()
-    assert found.scanned_bytes > 0
     failed = found.events[2]
     assert (failed.error, failed.seconds, failed.attempt) == ("Timeout: the bank did not answer", 3.5, 1)
     assert (failed.worker, failed.fence, failed.at) == ("web1/4711", 7, NOON - 29 * 3600)
@@ -139,7 +137,6 @@ def test_the_newest_days_are_read_first_and_no_more_than_allowed(tmp_path: Path)
     write(tmp_path, [at(-24 * day, Step.STARTED, seconds=day) for day in range(5)])
     found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", most_bytes=1)
     assert [event.at for event in found.events] == [NOON]
-    assert found.files == 1
     assert not found.complete
     assert "MiB were read" in found.reasons[0]
 
@@ -158,7 +155,6 @@ def test_time_is_limited_also_within_a_large_file(tmp_path: Path, monkeypatch: p
     whole = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
     assert [event.at for event in whole.events] == [float(n) for n in range(100)]
     assert whole.complete
-    assert whole.scanned_bytes == os.path.getsize(tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("window", [1, 7, 64, 1_000])

@@ -130,7 +130,7 @@ class Prefetch:
         self._suspended_until = now + SUSPENDED
 
     def ahead(self, handlers: int, now: float = 0.0) -> int:
-        """For so many handlers at a time."""
+        """How many messages to receive ahead of this number of handlers."""
         if self._limit is not None:
             return self._limit
         if self._handler is None or now < self._suspended_until:

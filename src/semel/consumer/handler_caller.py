@@ -54,14 +54,16 @@ class HandlerCaller:
     # Which messages are started.
 
     def _start(self, chunk: Sequence[Delivery]) -> list[Delivery]:
-        """Those whose handler is to be called now. For the others, all that follows has been seen to."""
+        """Those whose handler is to be called now. The others have had their event, and go their way."""
         now = self._setup.tools.monotonic()
         chosen = self._in_flight.apply_by(lambda delivery: self._event_at_start(delivery, now), chunk)
         started = chosen.pop(Event.STARTED, [])
         for event, deliveries in chosen.items():
             if event is Event.LOST:
                 self._setup.metrics.heartbeat_lost.add(len(deliveries))
-                self._reporter.log(Step.LOST, deliveries, error="its visibility was about to end before it was begun")
+                self._reporter.log(
+                    Step.LOST, deliveries, error="its visibility timeout was about to end before it started"
+                )
             elif event is Event.GIVE_UP:
                 self._report_end(deliveries, event)
         started = [delivery for delivery in started if delivery.attempt == 1 or self._note_start(delivery)]

@@ -92,7 +92,7 @@ class Heartbeat:
         return table, self._begin(table, now)
 
     def run_once(self, timeout: float = 0.0) -> bool:
-        """Wait for something to be due, and do it. False if nothing was."""
+        """Wait until extensions are due, and make them. False if none were due in time."""
         due = self.take(timeout)
         if due is None:
             return False

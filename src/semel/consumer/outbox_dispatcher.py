@@ -118,7 +118,7 @@ def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
 
 
 def _is_refusal(outcome: Failure | SqsError) -> bool:
-    """Whether asking again mends nothing by itself. All else passes: the outbox hands it out again after its lease."""
+    """Whether trying again does not help. Other failures pass: the message is handed out again after its lease."""
     if isinstance(outcome, Failure):
         return outcome.sender_fault
     # Credentials that have expired may be renewed; a permission that is missing is missing.
@@ -128,7 +128,8 @@ def _is_refusal(outcome: Failure | SqsError) -> bool:
 def _hand_over(
     client: Client, name: str, messages: Sequence[Outgoing]
 ) -> Iterator[tuple[Outgoing, Sent | Failure | SqsError]]:
-    """What became of each that was tried. Of a FIFO group one call has one, and none is tried after one that failed."""
+    """What became of each message that was tried. A call has one message of each FIFO group, and after a failure no
+    more of that group are tried."""
     left, stuck = list(messages), set[str | None]()
     while left:
         calls = left
@@ -137,7 +138,7 @@ def _hand_over(
             calls, left = _next_call([message for message in left if message.group not in stuck], fifo=queue.fifo)
             outcomes = queue.send_many([_entry(message, fifo=queue.fifo) for message in calls])
         except SqsError as error:
-            # Without the queue, or the right to send to it, none of them can leave. All else is said once.
+            # Without the queue, or the permission to send to it, none can be sent. Any other error is reported once.
             yield from ((message, error) for message in ([*calls, *left] if _is_refusal(error) else calls[:1]))
             return
         for message, outcome in zip(calls, outcomes, strict=True):

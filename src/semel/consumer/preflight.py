@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from semel.consumer.settings import duration_text
 from semel.errors import SemelError
-from semel.ledger.sqlite.ledger import SqliteLedger
+from semel.ledger.sqlite.ledger import IN_MEMORY, SqliteLedger
 from semel.messages.dead_letter_queue import MAX_REDELIVERY, redelivery_period
 from semel.sqs import limits
 from semel.sqs.errors import SqsError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
     from semel.sqs import Queue
 
-IN_MEMORY: Final = ":memory:"
 SHARED_LEDGERS: Final = "postgresql://…, redis://… or dynamodb://…"
 
 

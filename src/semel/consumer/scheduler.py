@@ -168,8 +168,8 @@ class Scheduler:
         return startable
 
     def surplus(self, most: int, received_before: float) -> list[Delivery]:
-        """Take the last ones out, of a Standard queue: those that exceed `most` and came before that time. A message
-        that came for the second time stays: SQS counts how often it was received."""
+        """Remove the last messages of a Standard queue: those beyond `most` that were received before that time. One
+        that was received more than once stays, as SQS counts its receives."""
         removed: list[Delivery] = []
         while not self._fifo and len(self._ready) > most:
             try:

@@ -66,10 +66,8 @@ class TrailResult:
     """`events`: the oldest first. Not `complete`: there may be more; `reasons` say why."""
 
     events: tuple[TrailEvent, ...]
-    scanned_bytes: int
     complete: bool
     reasons: tuple[str, ...] = ()
-    files: int = 0
 
 
 _NUMBERS: Final = {"at", "sent_at", "seconds", "visibility"}
@@ -146,12 +144,10 @@ class Trail:
         limits = _Limits(most_bytes, most_seconds, clock)
         events: list[TrailEvent] = []
         reasons: list[str] = []
-        files = 0
         for file in self._files():
             if reason := limits.check() or (_NEWEST if len(events) >= limit else ""):
                 reasons.append(reason)
                 break
-            files += 1
             try:
                 read = _read_parquet if _PARQUET.fullmatch(file.name) else _read_lines
                 older = [_event(fields) for fields in read(file, query, limits) if query.matches(fields)]
@@ -167,7 +163,7 @@ class Trail:
             reasons.append(_NEWEST)
         if limits.exceeded:
             reasons.append(limits.exceeded)
-        return TrailResult(tuple(events), limits.scanned, not reasons, tuple(dict.fromkeys(reasons)), files)
+        return TrailResult(tuple(events), not reasons, tuple(dict.fromkeys(reasons)))
 
     def _files(self) -> list[Path]:
         """The newest first: by the time in the name, else by the day of the folder, else by the last change."""

@@ -44,7 +44,8 @@ from semel.ledger.dynamodb.table import create_table, open_schema, warn_without_
 from semel.ledger.dynamodb.transaction import DynamoTransaction
 from semel.ledger.rules import differs
 
-Asked = TypeVar("Asked")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 _MOST_LOOKED_UP: Final = 100  # keys of one BatchGetItem
 _TRIES: Final = 20  # of a key that others change each time we look
@@ -126,15 +127,8 @@ class DynamoLedger(Ledger):
 
     def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
         check_requests(requests, claimant, lease)
-        places = _places([request.key for request in requests])
-        answers = self._client.side_by_side(
-            lambda key: self._claim_key([requests[place] for place in places[key]], claimant, lease), list(places)
-        )
-        results: list[ClaimResult] = [Held("", 0.0)] * len(requests)
-        for its_places, its_results in zip(places.values(), answers, strict=True):
-            for place, result in zip(its_places, its_results, strict=True):
-                results[place] = result
-        return results
+        keys = [request.key for request in requests]
+        return self._by_key(lambda requests: self._claim_key(requests, claimant, lease), keys, requests)
 
     def _claim_key(self, requests: Sequence[ClaimRequest], claimant: str, lease: float) -> list[ClaimResult]:
         """All requests of one call for the same key: once it is won, the others find it held."""
@@ -176,7 +170,7 @@ class DynamoLedger(Ledger):
                 raise LedgerUnavailable(f"leases could not be extended within {timeout:g} s; try again")
             return self._client.update(items.extension(claim, now, length, retention).parameters(), timeout=left)[0]
 
-        return self._by_key(write, [claim.key for claim in claims], claims)
+        return self._each_by_key(write, [claim.key for claim in claims], claims)
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
         check_completions(completions)
@@ -186,7 +180,7 @@ class DynamoLedger(Ledger):
             made, item = self._client.update(items.record(completion, now, self._kept(completion)).parameters())
             return made or (bool(item) and items.is_recorded(item, completion, now))
 
-        return self._by_key(write, [completion.claim.key for completion in completions], completions)
+        return self._each_by_key(write, [completion.claim.key for completion in completions], completions)
 
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
         now, retention = self._now(), milliseconds(self.retention)
@@ -274,28 +268,31 @@ class DynamoLedger(Ledger):
 
     def _updates(self, updates: Sequence[Update]) -> list[bool]:
         keys = [update.key for update in updates]
-        return self._by_key(lambda update: self._client.update(update.parameters())[0], keys, updates)
+        return self._each_by_key(lambda update: self._client.update(update.parameters())[0], keys, updates)
 
-    def _by_key(self, work: Callable[[Asked], bool], keys: Sequence[str], asked: Sequence[Asked]) -> list[bool]:
-        """Different keys side by side; what is about one key, in its order."""
-        places = _places(keys)
-        answers = self._client.side_by_side(lambda key: [work(asked[place]) for place in places[key]], list(places))
-        flags = [False] * len(asked)
-        for its_places, its_answers in zip(places.values(), answers, strict=True):
-            for place, answer in zip(its_places, its_answers, strict=True):
-                flags[place] = answer
-        return flags
+    def _each_by_key(
+        self, work: Callable[[Argument], Result], keys: Sequence[str], arguments: Sequence[Argument]
+    ) -> list[Result]:
+        return self._by_key(lambda group: list(map(work, group)), keys, arguments)
+
+    def _by_key(
+        self, work: Callable[[list[Argument]], list[Result]], keys: Sequence[str], arguments: Sequence[Argument]
+    ) -> list[Result]:
+        """Different keys side by side; what is about one key goes into one call, as it must not race with itself."""
+        places: dict[str, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(key, []).append(place)
+        groups = [[arguments[place] for place in group] for group in places.values()]
+        results = self._client.side_by_side(work, groups)
+        in_place = {
+            place: result
+            for group, its_results in zip(places.values(), results, strict=True)
+            for place, result in zip(group, its_results, strict=True)
+        }
+        return [in_place[place] for place in range(len(arguments))]
 
     def _restless(self, key: str) -> LedgerUnavailable:
         return LedgerUnavailable(f"{key!r} was changed by others at each of {_TRIES} tries; try again later")
-
-
-def _places(keys: Sequence[str]) -> dict[str, list[int]]:
-    """Each key with its places: one that comes twice must not race with itself."""
-    places: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return places
 
 
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {

@@ -202,7 +202,7 @@ def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Ca
 
 
 def _done(function: Callable[..., Any], result: Any) -> Any:
-    """The result. What nobody has awaited or iterated over is none: the claim is given back."""
+    """The result. Raises if nobody has awaited it or iterated over it: then the claim is released."""
     if kind := callables.unfinished(result):
         raise LedgerError(
             f"{_name(function)} returned {kind}, so its work is not done and nothing is stored: await it, or "

@@ -67,7 +67,7 @@ class LeaseExtender:
             raise
 
     def _due(self) -> list[ExtendedLease]:
-        """Those that are to be extended now, once there are some. None: no call runs any more."""
+        """Waits until leases are to be extended, and returns them; an empty list if no call runs any more."""
         with self._changed:
             while self._leases:
                 now = time.monotonic()

@@ -50,8 +50,9 @@ Connection = psycopg.Connection[Any]
 
 CHUNK: Final = 1_000  # rows that one statement of a purge removes: locks are held for some milliseconds
 
-# The index on the key is always the way, also while the planner takes the table for small; so one plan is enough. Where
-# it must scan after all (one row of meta), PostgreSQL before 18 thinks that dear enough to compile it, for ages.
+# The index on the key is always the best plan, also while the planner believes that the table is small; so one plan is
+# enough. A scan that cannot be avoided (one row of meta) then looks so expensive to PostgreSQL before 18 that it would
+# compile the query, which takes far longer than the scan.
 SESSION: Final = """
 SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', %(statement)s, false),
        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),

@@ -42,7 +42,7 @@ from semel.ledger.sqlite.writer import Writer
 
 Returned = TypeVar("Returned")
 
-_MEMORY: Final = ":memory:"
+IN_MEMORY: Final = ":memory:"
 _SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
 
 
@@ -85,14 +85,14 @@ class SqliteLedger(Ledger):
         # Whoever only looks need not wait for those who write, nor for the disk.
         self._reader: Connection | None = None
         self._reading = threading.Lock()
-        if self.path != _MEMORY:
+        if self.path != IN_MEMORY:
             self._reader = opened(self.path, synchronous.upper(), timeout)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
         """sqlite:///relative.db, sqlite:////absolute/path.db, sqlite:// (in memory)."""
         rest = url.partition("://")[2]
-        path = unquote(rest[1:]) or _MEMORY
+        path = unquote(rest[1:]) or IN_MEMORY
         if (rest and not rest.startswith("/")) or "?" in rest or "#" in rest:
             raise LedgerError(
                 f"{url!r} is no address of a SQLite ledger: sqlite:///relative.db, sqlite:////absolute/path.db, "
