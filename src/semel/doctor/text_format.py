@@ -52,7 +52,7 @@ def duration(seconds: float | None) -> str:
 def when(at: float | None, *, seconds: bool = True) -> str:
     """2026-11-15 14:03:22, UTC."""
     text = moment(at)
-    return text if seconds else text.removesuffix(text[16:])
+    return text if seconds else text[:16]
 
 
 def clean(text: str, most: int = 2_000) -> str:
