@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlq.dead_letters import message
+from dlq.dead_letters import DLQ, dead_letter, message
 from driven import Place, new_place
 from semel.dlq import queues as listing
 from semel.dlq.access import MessageAccess, PeekRisk, ScanPage, open_access
@@ -21,13 +21,9 @@ from semel.dlq.messages import MAX_GROUPS, DeadLetterMessage, Grouping
 from semel.dlq.queues import NoSuchQueue
 from semel.dlq.service import DeadLetterService, NoSuchMessage
 from semel.errors import SemelError
-from semel.messages import dead_letter_attributes as own_attributes
-from semel.sqs import Entry, Queue
+from semel.sqs import Queue
 from semel.sqs.client.admin import Admin
-from semel.sqs.client.messages import Attribute
 from semel.sqs.errors import AccessDenied, QueueNotFound
-
-DLQ = "orders-dlq"
 
 
 @pytest.fixture
@@ -35,20 +31,6 @@ def place() -> Iterator[Place]:
     with new_place() as found:
         found.queue("orders", dlq=DLQ)
         yield found
-
-
-def dead_letter(
-    place: Place, count: int, queue: str = DLQ, error: str = "read timed out after {n} s", **options: Any
-) -> None:
-    """Dead-letter messages as a worker writes them."""
-    entries = []
-    for n in range(count):
-        about = own_attributes.DeadLetterDetails(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
-        body = f'{{"id": "o-{n}", "n": {n}}}'
-        group = {"group": f"g{n % 2}", "dedup": f"d{n}"} if queue.endswith(".fifo") else {}
-        own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
-        entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body)), **(group | options)))
-    place.client.queue(queue).send_many(entries)
 
 
 class Look:

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from dlq.dead_letters import message
+from dlq.dead_letters import DLQ, ended, message
 from driven import Place, new_place
 from semel.dlq import restore, snapshots
-from semel.dlq.jobs import Job, State
+from semel.dlq.jobs import State
 from semel.dlq.service import DeadLetterService
 
-DLQ = "orders-dlq"
 FIFO = "pay-dlq.fifo"
 
 
@@ -33,11 +32,6 @@ def place() -> Iterator[Place]:
 @pytest.fixture
 def service(place: Place, tmp_path: Path) -> DeadLetterService:
     return DeadLetterService(place.client, state=tmp_path / "state", who="tester", clock=place.clock.now)
-
-
-def ended(job: Job) -> Job:
-    assert job.wait(60)
-    return job
 
 
 def snapshot(path: Path, queue: str, *names: str, size: int = 10) -> Path:

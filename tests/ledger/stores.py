@@ -98,7 +98,22 @@ class Sqlite:
         pass  # the folder is the test's own
 
 
-class Postgres:
+class _Served:
+    """A store that is away while its server is stopped."""
+
+    server: postgres.Server | redis.Server | dynamodb.Server
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.stop()
+        try:
+            yield
+        finally:
+            self.server.start()
+
+
+class Postgres(_Served):
+    server: postgres.Server
     name, slow, placeholder = "postgres", False, "%s"
 
     def __init__(self, server: postgres.Server) -> None:
@@ -114,14 +129,6 @@ class Postgres:
         options.setdefault("timeout", 2.0 if impatient else 30.0)
         return PostgresLedger(_through(self.server.url, via), schema=self.schema, clock=clock_offset, **options)
 
-    @contextlib.contextmanager
-    def outage(self) -> Iterator[None]:
-        self.server.stop()
-        try:
-            yield
-        finally:
-            self.server.start()
-
     def drop(self) -> None:
         import psycopg
 
@@ -129,7 +136,8 @@ class Postgres:
             connection.execute(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE'.encode())
 
 
-class Redis:
+class Redis(_Served):
+    server: redis.Server
     name, slow, effects, placeholder = "redis", False, "", ""
 
     def __init__(self, server: redis.Server) -> None:
@@ -145,19 +153,12 @@ class Redis:
         options.setdefault("timeout", 2.0 if impatient else 30.0)
         return RedisLedger(_through(self.server.url, via), prefix=self.prefix, clock=clock_offset, **options)
 
-    @contextlib.contextmanager
-    def outage(self) -> Iterator[None]:
-        self.server.stop()
-        try:
-            yield
-        finally:
-            self.server.start()
-
     def drop(self) -> None:
         pass  # the prefix is the test's own, the server that of the session
 
 
-class Dynamo:
+class Dynamo(_Served):
+    server: dynamodb.Server
     name, slow, effects, placeholder = "dynamodb", True, "", ""
 
     def __init__(self, server: dynamodb.Server) -> None:
@@ -179,14 +180,6 @@ class Dynamo:
             clock=clock_offset,
             **options,
         )
-
-    @contextlib.contextmanager
-    def outage(self) -> Iterator[None]:
-        self.server.stop()
-        try:
-            yield
-        finally:
-            self.server.start()
 
     def drop(self) -> None:
         pass

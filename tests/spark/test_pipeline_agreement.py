@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.rejects import RejectTable
 from semel.spark.source.planner import assignments
 from semel.sqs import Client, Entry
-from spark.intake import intake
+from spark.intake import Intake, intake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,12 +104,30 @@ def named(*numbers: int) -> list[str]:
     return sorted(f"o{number}" for number in numbers)
 
 
-def begun(folder: Path) -> tuple[Checkpoint, Record, tuple[ParquetSink, RejectTable]]:
+@contextmanager
+def begun(
+    folder: Path, queue: str = "orders", **options: Any
+) -> Iterator[tuple[Intake, Checkpoint, Record, tuple[ParquetSink, RejectTable]]]:
     """A pipeline without Spark."""
     checkpoint = Checkpoint(str(folder / "checkpoint"))
     record = checkpoint.fresh({})
     checkpoint.keep(record)
-    return checkpoint, record, (ParquetSink(str(folder / "rows")), RejectTable(str(folder / "rejects")))
+    sinks = ParquetSink(str(folder / "rows")), RejectTable(str(folder / "rejects"))
+    with intake(folder / "checkpoint" / "segments", queue) as place:
+        yield place.with_options(owner=record.query, **options), checkpoint, record, sinks
+
+
+def rows_of(place: Intake) -> list[str]:
+    """The bodies of all that a query from its beginning gives out, each batch committed."""
+    planner, rows = place.planner(), []
+    start = planner.initial()
+    while (end := planner.latest(start, 10)) != start:
+        rows += [body for given in planner.assignments(start, end) for body in place.run(given)]
+        place.commit_in_sink(end["batch"])
+        planner.committed(end)
+        start = end
+    planner.stop()
+    return rows
 
 
 def dies_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,9 +292,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
 
 
 def test_a_pipeline_that_is_reset_after_its_rejects_are_in_and_before_its_rows_are_runs_again(tmp_path: Path) -> None:
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, (rows, rejects) = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, (rows, rejects)):
         place.send("0")
         planner = place.planner()
         place.batch(planner, planner.initial())
@@ -298,9 +315,7 @@ def test_rejects_of_a_batch_that_the_log_no_longer_has_as_it_was_come_again_and_
     tmp_path: Path, lost: bool
 ) -> None:
     """A segment is gone, or the log is an older copy: the batch cannot be run under its former number."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, (rows, rejects) = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, (rows, rejects)):
         place.send("0")
         planner = place.planner()
         place.batch(planner, planner.initial())
@@ -319,9 +334,7 @@ def test_rejects_of_a_batch_that_the_log_no_longer_has_as_it_was_come_again_and_
 def test_a_reset_names_what_it_drops_if_the_table_has_the_batch_made_of_other_segments(tmp_path: Path) -> None:
     """Found by the simulation: an older copy of the log was restored, in which the batch is planned and not received.
     A task of that plan was still running, and sealed other messages."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send("0")
         end, _ = place.batch(planner, planner.initial())
@@ -346,9 +359,7 @@ def test_a_reset_drops_segments_of_no_task_and_says_so_if_their_messages_are_in_
     tmp_path: Path, in_the_table: bool, deleted: bool
 ) -> None:
     """They are of tasks that ran while somebody replaced the log."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send("0")
         end, _ = place.batch(planner, planner.initial())
@@ -371,14 +382,7 @@ def test_a_reset_drops_segments_of_no_task_and_says_so_if_their_messages_are_in_
         assert [s for s in place.log.files(1).all if s.task == 1] == []
         again = place.with_options(owner=record.query)
         place.clock.advance(place.options.visibility + 1)
-        planner, rows = again.planner(), []
-        start = planner.initial()
-        while (end := planner.latest(start, 10)) != start:
-            rows += [body for given in planner.assignments(start, end) for body in again.run(given)]
-            again.commit_in_sink(end["batch"])
-            planner.committed(end)
-            start = end
-        assert rows == ([] if in_the_table else ["0"]) + ([] if deleted else ["1"])
+        assert rows_of(again) == ([] if in_the_table else ["0"]) + ([] if deleted else ["1"])
 
 
 @pytest.mark.parametrize("in_the_table", [False, True])
@@ -387,9 +391,7 @@ def test_after_a_reset_messages_that_a_late_attempt_sealed_in_the_stead_of_a_los
     tmp_path: Path, in_the_table: bool, acked: bool
 ) -> None:
     """Found by the simulation: the reset took them for messages of the lost segment, which were in the table."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query, ack="committed")
+    with begun(tmp_path, ack="committed") as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send("0")
         end, _ = place.batch(planner, planner.initial())
@@ -415,22 +417,12 @@ def test_after_a_reset_messages_that_a_late_attempt_sealed_in_the_stead_of_a_los
         record = agreement.reset(checkpoint, record, place.log, sinks, plan)
         again = place.with_options(owner=record.query)
         place.clock.advance(place.options.visibility + 1)
-        planner, rows = again.planner(), []
-        start = planner.initial()
-        while (end := planner.latest(start, 10)) != start:
-            rows += [body for given in planner.assignments(start, end) for body in again.run(given)]
-            again.commit_in_sink(end["batch"])
-            planner.committed(end)
-            start = end
-        planner.stop()
-        assert sorted(rows) == ["0", "1"]
+        assert sorted(rows_of(again)) == ["0", "1"]
 
 
 def test_a_reset_drops_nothing_if_a_driver_has_gone_on_since_it_was_planned(tmp_path: Path) -> None:
     """Found by the simulation: it dropped the batch that the driver had received meanwhile."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
         planner = place.planner()
         start = planner.initial()
         plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
@@ -451,9 +443,7 @@ def test_a_reset_drops_nothing_if_a_driver_has_gone_on_since_it_was_planned(tmp_
 
 def test_a_batch_that_is_committed_while_a_reset_is_planned_keeps_its_number(tmp_path: Path) -> None:
     """Found by the simulation: under the next number, the table took it for another one."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, (rows, rejects) = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, (rows, rejects)):
         planner = place.planner()
         place.send("0")
         place.batch(planner, planner.initial())
@@ -478,9 +468,7 @@ def test_a_batch_that_is_committed_while_a_reset_is_planned_keeps_its_number(tmp
 
 def test_a_reset_ends_a_batch_that_is_in_the_table_also_if_the_next_one_is_planned(tmp_path: Path) -> None:
     """Found by the simulation, in an older copy of the log: every run after the reset began with the first again."""
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send("0")
         end, _ = place.batch(planner, planner.initial())
@@ -513,9 +501,7 @@ def test_a_driver_whose_log_was_handed_over_commits_and_drops_nothing(tmp_path: 
 
 def test_a_reset_goes_on_without_parts_of_which_not_even_an_ack_is_left(tmp_path: Path) -> None:
     """Found by the simulation: a task waited for the first part for ever, as the reset had only seen the second."""
-    with intake(tmp_path / "checkpoint" / "segments", "orders.fifo") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path, "orders.fifo") as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send(*map(str, range(12)), group="g")  # ten at a time
         end, _ = place.batch(planner, planner.initial())
