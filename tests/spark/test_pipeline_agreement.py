@@ -518,6 +518,38 @@ def test_a_reset_goes_on_without_parts_of_which_not_even_an_ack_is_left(tmp_path
         assert again.batch(planner, planner.initial())[1] == ["10", "11"]
 
 
+@pytest.mark.parametrize("ending", ["seg", "attempt.ack"])
+def test_a_file_with_an_enormous_part_number_is_named_and_its_gap_is_not_counted_out(
+    tmp_path: Path, ending: str
+) -> None:
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        place.send("0")
+        place.batch(planner, planner.initial())
+        stray = SegmentId(1, 0, 10**30)
+        place.store.put(f"{stray.name.removesuffix('seg')}{ending}", b"")
+        with pytest.raises(Disagreement, match=f"{stray.name}, or its .ack, .* Move it out of the log"):
+            agreement.plan_reset(checkpoint, record, place.log, sinks)
+        place.store.delete([f"{stray.name.removesuffix('seg')}{ending}"])
+        assert agreement.plan_reset(checkpoint, record, place.log, sinks).replayed == 1
+
+
+def test_a_reset_seals_nothing_in_the_gap_of_a_task_that_the_batch_does_not_have(tmp_path: Path) -> None:
+    with intake(tmp_path / "checkpoint" / "segments") as place:
+        checkpoint, record, sinks = begun(tmp_path)
+        place = place.with_options(owner=record.query)
+        planner = place.planner()
+        place.send("0")
+        place.batch(planner, planner.initial())
+        place.store.put(SegmentId(1, 7, 1).name, b"")  # its part 0 is not there
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        assert plan.lost == ()
+        agreement.reset(checkpoint, record, place.log, sinks, plan)
+        assert [segment_id.task for segment_id in place.log.files(1).all] == [0]
+
+
 def test_nothing_is_reset_where_nothing_ran(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 1
     assert "there is nothing to reset" in capsys.readouterr().err

@@ -37,6 +37,7 @@ from semel.spark.source.acknowledger import sent_times
 from semel.spark.source.columns import SEALED_COLUMNS
 from semel.version import __version__
 
+MAX_MISSING_PARTS: Final = 10_000  # of a task, in a row; a reset names each, and seals an empty segment in its place
 NOTHING_STARTED: Final = "Nothing was started, received or deleted"
 
 
@@ -300,15 +301,27 @@ def _drop_unplanned(log: SegmentLog, batch: int) -> None:
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
     """How many messages are sealed of a batch, and which of its segments are gone or cannot be read."""
     count, lost, files = 0, [], log.files(batch)
-    unplanned = _unplanned(log, batch, files)
-    for segment_id in sorted([*files.all, *files.gaps]):
+    unplanned, gaps = _unplanned(log, batch, files), files.gaps
+    for segment_id in files.all:
         if segment_id in unplanned:
             continue
+        lost += _missing_parts(log, segment_id, gaps.get(segment_id, range(0)))
         segment = _read(log, segment_id)
         if segment is None or files.is_replaced(segment):
             lost.append(segment_id.name)
         count += 0 if segment is None else len(segment.table)
     return count, tuple(lost)
+
+
+def _missing_parts(log: SegmentLog, segment_id: SegmentId, parts: range) -> list[str]:
+    """The segments before this one of which nothing is left."""
+    if parts.stop - parts.start > MAX_MISSING_PARTS:
+        raise Disagreement(
+            f"the segment log {log.store.url} has {segment_id.name}, or its .ack, but none of the "
+            f"{parts.stop - parts.start:,} parts before it: no task seals so many, so this file is not of Semel. Move "
+            f"it out of the log, and run this again. {NOTHING_STARTED}"
+        )
+    return [replace(segment_id, part=part).name for part in parts]
 
 
 def _read(log: SegmentLog, segment_id: SegmentId) -> Sealed | None:

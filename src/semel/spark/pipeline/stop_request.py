@@ -21,13 +21,12 @@ INTERRUPT_DRAIN: Final = 5.0  # seconds for the batch after Ctrl-C: somebody is 
 
 
 class Stop:
-    """The wish to stop. Thread-safe; a signal's handler has it asked by a notifier."""
+    """A request to stop. Thread-safe. A signal reaches it through a notifier."""
 
     def __init__(self) -> None:
         self.interrupted = False  # by Ctrl-C
         self._asked = 0
         self._wake = threading.Event()
-        self._at_once = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -36,14 +35,12 @@ class Stop:
 
     @property
     def at_once(self) -> bool:
-        return self._at_once.is_set()
+        return self._asked > 1
 
     def ask(self) -> int:
         with self._lock:
             self._asked += 1
             self._wake.set()
-            if self._asked > 1:
-                self._at_once.set()
             return self._asked
 
     def drain(self, seconds: float) -> float:
@@ -51,11 +48,8 @@ class Stop:
         return min(seconds, INTERRUPT_DRAIN) if self.interrupted else seconds
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but not past the wish to stop."""
+        """Sleep, but not past the request to stop."""
         return self._wake.wait(seconds)
-
-    def wait_at_once(self, seconds: float) -> bool:
-        return self._at_once.wait(seconds)
 
 
 @contextmanager

@@ -99,11 +99,18 @@ class BatchFiles:
         return sorted({*self.sealed, *self.acked})
 
     @property
-    def gaps(self) -> list[SegmentId]:
-        """Parts of which nothing is left, not even an ack. They were there, as later parts of their task are."""
-        known = self.all
-        before = {SegmentId(later.batch, later.task, part) for later in known for part in range(later.part)}
-        return sorted(before.difference(known))
+    def gaps(self) -> dict[SegmentId, range]:
+        """Parts of which nothing is left, not even an ack, by the part that follows them: it proves that they were
+        there. A range, as the number in a name may be anything."""
+        gaps: dict[SegmentId, range] = {}
+        task, missing = -1, 0
+        for segment_id in self.all:
+            if segment_id.task != task:
+                task, missing = segment_id.task, 0
+            if segment_id.part > missing:
+                gaps[segment_id] = range(missing, segment_id.part)
+            missing = segment_id.part + 1
+        return gaps
 
     def attempts(self, segment_id: SegmentId) -> tuple[str, ...]:
         """Those that have an ack: one, or several of a segment that was replaced."""

@@ -1,4 +1,4 @@
-"""Where a pipeline's rows end up: one module a sink, all of them with the contract of `contract`.
+"""Where a pipeline's rows end up: one module or package a sink, all of them with the contract of `contract`.
 
 A sink is loaded when it is asked for, as each may need a library that is an extra.
 """

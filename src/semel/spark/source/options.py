@@ -107,7 +107,7 @@ class ReadOptions:
     visibility: int = option(120, limits=(10, limits.MAX_VISIBILITY))
     ack: str = option("sealed", choices=("sealed", "committed"))
     dedup: str = option("segments", choices=("segments", "ledger"))
-    ledger: str | None = option(None, name="ledgerUrl", secret=True)  # Spark hides what is named so
+    ledger: str | None = option(None, name="ledgerUrl", secret=True)  # Spark hides what has `url` in its name
     key: str | None = option(None)
     columns: tuple[str, ...] | None = option(None)
     in_flight: str = option("leave", choices=("leave", "wait"))
