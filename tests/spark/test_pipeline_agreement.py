@@ -522,9 +522,7 @@ def test_a_reset_goes_on_without_parts_of_which_not_even_an_ack_is_left(tmp_path
 def test_a_file_with_an_enormous_part_number_is_named_and_its_gap_is_not_counted_out(
     tmp_path: Path, ending: str
 ) -> None:
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send("0")
         place.batch(planner, planner.initial())
@@ -537,9 +535,7 @@ def test_a_file_with_an_enormous_part_number_is_named_and_its_gap_is_not_counted
 
 
 def test_a_reset_seals_nothing_in_the_gap_of_a_task_that_the_batch_does_not_have(tmp_path: Path) -> None:
-    with intake(tmp_path / "checkpoint" / "segments") as place:
-        checkpoint, record, sinks = begun(tmp_path)
-        place = place.with_options(owner=record.query)
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
         planner = place.planner()
         place.send("0")
         place.batch(planner, planner.initial())
