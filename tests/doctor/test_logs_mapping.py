@@ -102,6 +102,12 @@ def test_a_mapping_has_paths_constants_and_words() -> None:
         ("id=.a,time=.t,text=.m,pattern=x", None, "name each group as a field"),
         ("id=.a,time=.t,text=.m,pattern='(?P<kei>.)'", None, r"\(\?P<kei>…\) is no field, did you mean key\?"),
         ("id=.a,time=.t,text=.m,pattern='(?P<key>.)(?=x)'", None, "must do without look-around"),
+        (
+            "id=.a,time=.t,text=.m,pattern='(?P<key>.)(?P=key)'",
+            None,
+            r"RE2, which .* \(invalid .*\); it must do without",
+        ),
+        (r"id=.a,time=.t,text=.m,pattern='(?P<key>\u00e9)'", None, r"\(invalid escape sequence: \\u\)"),
         ("id=.a,time=.t,text=.m,seconds=.s,pattern='(?P<nanoseconds>.)'", None, "the same in different units"),
         ("id=.a,time=.t", "recorder=x", r"--events recorder=…: no such step, did you mean recorded\?"),
         ("id=.a,time=.t", "dropped=x", "--events dropped=…: no such step"),

@@ -180,6 +180,7 @@ def test_what_a_json_schema_says_and_a_table_cannot_is_refused_by_name(given: An
         ("[]", "a JSON Schema is an object"),
         ('{"type": "string"}', "the body is an object with fields"),
         (of_field({"type": "string"}, required=["b"]), "'b' is required, and has no schema"),
+        (of_field({"type": "string"}, required=["a", {}]), '"required" a list of names'),
     ],
 )
 def test_a_file_that_is_no_schema_of_a_body_is_refused(text: str, said: str) -> None:

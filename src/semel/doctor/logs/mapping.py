@@ -193,8 +193,18 @@ def _parse_pattern(text: str) -> str:
         groups = re.compile(text)
     except re.error as error:
         raise DoctorError(f"--map pattern={text}: not a regular expression: {error}") from None
-    if re.search(r"\(\?(<?[=!]|P=|\(|>)|\\[1-9]", text):
-        raise DoctorError(f"--map pattern={text}: it must do without look-around, conditions and back references")
+    import re2  # only a pattern needs it
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        re2.compile(text, options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else error
+        raise DoctorError(
+            f"--map pattern={text}: RE2, which searches logs, does not take it ({reason}); it must do without "
+            "look-around, conditions, back references and \\u"
+        ) from None
     if not groups.groupindex or len(groups.groupindex) != groups.groups:
         raise DoctorError(f"--map pattern={text}: name each group as a field, (?P<id>…), or write (?:…)")
     for name in groups.groupindex:

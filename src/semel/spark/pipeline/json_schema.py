@@ -164,7 +164,8 @@ class _Reader:
     def _members(self, schema: Mapping[str, Any], place: _Place, references: tuple[str, ...]) -> list[pa.Field]:
         where = place.path or "the body"
         properties, required = schema["properties"], schema.get("required", [])
-        if not isinstance(properties, dict) or not isinstance(required, list):
+        are_names = isinstance(required, list) and all(isinstance(name, str) for name in required)
+        if not isinstance(properties, dict) or not are_names:
             raise SchemaError(f'{where}: "properties" is an object and "required" a list of names')
         if missing := [name for name in required if name not in properties]:
             raise SchemaError(f"{where}: {', '.join(map(repr, missing))} is required, and has no schema in properties")
