@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
+from semel.extras import MissingExtra
 from semel.spark import java, spark_session
 from semel.spark.spark_session import LOCAL_FILES, SparkError, session
 
@@ -113,8 +114,9 @@ def test_under_spark_submit_master_java_and_memory_are_those_of_spark_submit(mon
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas"])
 def test_a_missing_package_gives_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    monkeypatch.setattr("semel.spark.spark_session.find_spec", lambda name: None if name == package else object())
-    with pytest.raises(SparkError, match=rf"^this needs the package {package}: pip install 'semel\[spark\]'$"):
+    monkeypatch.setattr("semel.extras.find_spec", lambda name: None if name == package else object())
+    expected = rf"^Spark needs {package}, which is not installed: pip install 'semel\[spark\]'$"
+    with pytest.raises(MissingExtra, match=expected):
         session("name")
 
 

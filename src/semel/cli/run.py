@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.cli import options, output
 from semel.cli.command import ExitCode, UsageError, command, option, wrong_usage
-from semel.errors import SemelError
+from semel.extras import importing
 
 if TYPE_CHECKING:
     from semel.consumer.app_loader import RunOptions
@@ -256,10 +256,8 @@ def _what_is_left(report: Report) -> str:
 
 
 def _on_spark(args: argparse.Namespace, run_options: RunOptions) -> int:
-    try:
+    with importing("--on spark", extra="spark"):
         from semel.spark.pipeline import handler_app
-    except ImportError as error:
-        raise SemelError(f"this needs the package {error.name}: pip install 'semel[spark]'") from None
     report = handler_app.run(
         run_options.app,
         endpoint_url=run_options.endpoint_url,

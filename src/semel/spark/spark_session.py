@@ -15,13 +15,13 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakSet
 
 from semel.errors import SemelError
+from semel.extras import require
 from semel.spark import java
 from semel.spark.interpreter import running_spark
 
@@ -249,9 +249,8 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 
 def check_pyspark() -> None:
-    for package in ("pyspark", "pyarrow", "pandas"):  # Spark's mapInArrow asks for pandas, if only for its version
-        if find_spec(package) is None:
-            raise SparkError(f"this needs the package {package}: pip install 'semel[spark]'")
+    # Spark's mapInArrow asks for pandas, if only for its version
+    require("Spark", "pyspark", "pyarrow", "pandas", extra="spark")
     import pyspark
 
     if tuple(map(int, pyspark.__version__.split(".")[:2])) < OLDEST_PYSPARK:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import types
 
+from semel.extras import require
 from semel.spark import crash_points
 from semel.spark.retries import retry
 from semel.spark.segments.model import Content
@@ -106,7 +107,7 @@ class DeltaSink:
     def __init__(
         self, path: str, storage_options: Mapping[str, str] | None = None, *, compression: str = "zstd"
     ) -> None:
-        _require_deltalake()
+        require("a Delta table", "deltalake", extra="delta")
         check_codec(compression)
         self._local = _local_store(path)
         self._url = path if self._local is None else self._local.url
@@ -286,13 +287,6 @@ class DeltaSink:
             for info in files.get_file_info(FileSelector("/", recursive=False)):
                 if info.base_name.startswith(prefix) and info.base_name not in keep:
                     files.delete_file(info.path)
-
-
-def _require_deltalake() -> None:
-    try:
-        import deltalake  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise SinkError(f"a Delta table needs the package {error.name}: pip install 'semel[delta]'") from None
 
 
 def _local_store(url: str) -> LocalStore | None:
