@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -142,6 +144,30 @@ def test_a_job_that_has_not_answered_is_said_to_have_been_asked_and_obeys_later(
         assert there.process.wait(60) == 4
         assert there.job.state is State.CANCELLED
     assert sum(everywhere(place)) == MANY
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"), [("pause", "paused"), ("cancel", "acknowledged; the job has ended: cancelled")]
+)
+def test_a_request_is_answered_when_the_job_has_obeyed(tmp_path: Path, action: str, answer: str) -> None:
+    begun, checkpoint = threading.Event(), threading.Event()
+
+    def work(job: Job) -> None:
+        begun.set()
+        checkpoint.wait(60)
+        job.checkpoint()
+
+    job = Jobs(tmp_path).start("redrive", "dead", work)
+    assert begun.wait(60)
+    with ThreadPoolExecutor(1) as pool:
+        control = pool.submit(Jobs(tmp_path).control, job.id, action, "ann", patience=60)
+        until(lambda: b'"acknowledged":["' in (tmp_path / f"{job.id}.json").read_bytes(), "the acknowledgement")
+        with pytest.raises(TimeoutError):
+            control.result(timeout=0.3)
+        checkpoint.set()
+        assert str(control.result()) == answer
+    job.cancel()
+    assert job.wait(60)
 
 
 @pytest.mark.slow

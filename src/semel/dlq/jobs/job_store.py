@@ -52,6 +52,13 @@ class Control:
     action: str
     acknowledged: bool
 
+    @property
+    def carried_out(self) -> bool:
+        """Whether the job has reached that checkpoint."""
+        if self.action == "cancel" or self.job.state.ended:
+            return self.job.state.ended
+        return (self.job.state is State.PAUSED) == (self.action == "pause")
+
     def __str__(self) -> str:
         if not self.acknowledged:
             return f"asked to {self.action}; the job has not acknowledged it yet"
@@ -215,7 +222,8 @@ class Jobs:
     # Pause, resume, cancel.
 
     def control(self, id: str, action: str, who: str = "", *, patience: float = _ACKNOWLEDGE_TIMEOUT) -> Control:
-        """Requests this of the job, in whichever process it runs, and waits for its answer. Raises JobNotRunning."""
+        """Requests this of the job, in whichever process it runs, and waits until it has obeyed, or for `patience`
+        seconds. Raises JobNotRunning."""
         if action not in ACTIONS:
             raise SemelError(f"unknown action {action!r} for job {id}; the actions are {', '.join(ACTIONS)}")
         job = self.get(id)
@@ -230,14 +238,15 @@ class Jobs:
         request = control.ask(action, who, self._clock())
         until = time.monotonic() + patience
         while True:
-            file, job = self._file(self._path(id)), self.get(id)
-            if file is not None and file.record is not None and request.id in file.record.acknowledged:
-                return Control(job, action, acknowledged=True)
-            if job.state.ended:
+            job = self.get(id)  # before its file: one that ends by this request has acknowledged it
+            file = self._file(self._path(id))
+            acknowledged = file is not None and file.record is not None and request.id in file.record.acknowledged
+            if job.state.ended and not acknowledged:
                 control.remove()
                 raise _not_running(job, action)
-            if time.monotonic() >= until:
-                return Control(job, action, acknowledged=False)
+            answer = Control(job, action, acknowledged)
+            if (acknowledged and answer.carried_out) or time.monotonic() >= until:
+                return answer
             time.sleep(_POLL_EVERY / 4)
 
     def _poll(self) -> None:
