@@ -68,8 +68,9 @@ class Intake:
             return now() + up
 
         if assignment.plan == BY_HAND and self.log.committed().through < assignment.batch:
-            self.log.create(self.options.queues)
-            self.log.seal_plan({"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 2}})
+            plan = {"log": "", "id": BY_HAND, "batch": assignment.batch, "plan": {assignment.queue: 2}}
+            self.log.create(self.options.queues, self.options.owner)
+            self.log.seal_plan(plan, self.options.owner)
         return SourceTask(
             self.options,
             assignment,

@@ -14,7 +14,7 @@ from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError,
 from semel.messages import dead_letter_attributes as letters
 from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.model import Committed, SegmentId
-from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
+from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, OtherQuery, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.source.columns import SEALED_COLUMNS
 from semel.spark.source.reader import Assignment
@@ -147,6 +147,29 @@ def test_a_task_whose_log_was_replaced_meanwhile_deletes_nothing(place: Intake, 
     with pytest.raises(LogError, match="does not see the segment log of its driver"):
         late._acknowledge_replayed(place.log.read(SegmentId(1, 0, 0)))  # type: ignore[arg-type]
     assert place.waiting() == (0, 1)
+
+
+def test_a_task_of_a_query_whose_log_a_reset_has_taken_deletes_nothing(place: Intake) -> None:
+    """Found by the simulation: the table had the batch, an older copy of the log was restored, and a late task of the
+    former query sealed under a name that was free again, while a reset was about to end the batch."""
+    place = place.with_options(owner="former")
+    place.send("a")
+    task, late = place.task(GIVEN), place.task(GIVEN)
+    seal = task.log.seal
+
+    def sealed_after_the_reset_began(*arguments: object) -> object:
+        place.log.hand_over("next")
+        return seal(*arguments)  # type: ignore[arg-type]
+
+    task.log.seal = sealed_after_the_reset_began  # type: ignore[method-assign,assignment]
+    with pytest.raises(OtherQuery, match=r"belongs to another query \(next\).* deletes nothing from the queue"):
+        list(task.tables())
+    with pytest.raises(OtherQuery):
+        late._acknowledge_replayed(place.log.read(SegmentId(1, 0, 0)))  # type: ignore[arg-type]
+    assert place.waiting() == (0, 1)
+    place.clock.advance(place.options.visibility + 1)
+    assert place.with_options(owner="next").run(GIVEN) == ["a"]  # the batch goes on with what is sealed
+    assert place.waiting() == (0, 0)
 
 
 def test_what_is_sealed_by_no_task_of_the_batch_is_received_again_and_not_taken_for_a_duplicate(place: Intake) -> None:

@@ -3,8 +3,8 @@
 The rules:
 1. A row is given out only after it was read from, or won, the seal of its segment. So a replay, a retry and a
    speculative attempt give out the same rows.
-2. A message is deleted only after the segment that holds it is sealed, in a batch that still has the plan of this task;
-   with `ack=committed` by the driver, after the commit.
+2. A message is deleted only after the segment that holds it is sealed, in a batch that still has the plan of this task
+   and a log that still belongs to its query; with `ack=committed` by the driver, after the commit.
 3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
 4. Whoever loses the race for a seal returns its messages to the queue, and gives out the winner's.
 5. Messages whose delete was not confirmed are recorded next to the segment.
@@ -162,6 +162,8 @@ class SourceTask:
         copy that somebody has put in its place."""
         plan, batch = self.log.plan(self.assignment.batch), self.assignment.batch
         if plan is not None and plan["id"] == self.assignment.plan:
+            # A reset that has taken the log from the query of this task may end the batch without what it seals.
+            self.log.check_owner(self.options.owner)
             self._tasks = task_count(plan)
             return
         if self.log.through() >= batch:
