@@ -35,7 +35,7 @@ from semel.spark.pipeline.micro_batch import Batches
 from semel.spark.pipeline.micro_batch_task import Outcome
 from semel.spark.pipeline.micro_batch_task import Task as SinkTask
 from semel.spark.segments import codec
-from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, SegmentLog
+from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, OtherQuery, SegmentLog
 from semel.spark.segments.storage import LocalStore
 from semel.spark.sinks.contract import Sink
 from semel.spark.sinks.parquet.sink import ParquetSink
@@ -213,7 +213,7 @@ class World:
 
     def wake_zombies(self) -> None:
         for wake in self.zombies:
-            with suppress(BatchAlreadyCommitted, Killed):
+            with suppress(BatchAlreadyCommitted, OtherQuery, Killed):
                 wake()
         self.zombies = []
 
@@ -275,11 +275,12 @@ class Pipeline(World):
     def life(self) -> bool:
         """One driver, until it is killed, refuses to go on, or has nothing to do; whether it had something to do."""
         planner: Planner | None = None
-        killed = False
+        killed, place = False, self.place
         try:
             sinks = self.sinks()
             record = self.opened(sinks)
-            planner = self.polling(self.place.with_options(owner=record.query).planner())
+            self.place = place.with_options(owner=record.query)
+            planner = self.polling(self.place.planner())
             batches_ = Batches(
                 record.id,
                 *sinks,
@@ -298,6 +299,7 @@ class Pipeline(World):
                 self.operator(error)
             return True
         finally:
+            self.place = place
             self.fate.born_again()
             if planner is not None and not killed:
                 planner.stop()

@@ -196,8 +196,13 @@ class SegmentLog:
         if identity.get("owner") != owner:
             raise OtherQuery(
                 f"the segment log {self.store.url} belongs to another query ({identity.get('owner') or 'unnamed'}), "
-                f"and this one is {owner or 'unnamed'}; it stops, and deletes nothing from the queue. A segment "
-                "log is read by one query: give each its own 'segments' and checkpoint"
+                f"and this one is {owner or 'unnamed'}; it stops, and deletes nothing from the queue. A segment log is "
+                "read by one query: give each its own 'segments' and checkpoint"
+                + (
+                    ""
+                    if owner is None
+                    else f". After a reset only the next run goes on. If none does: {way_out(owner)}"
+                )
             )
 
     # Plans.
