@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -158,10 +159,12 @@ def test_a_clean_up_that_fails_holds_up_no_call_and_is_tried_less_and_less_often
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = [TypeError("no time"), ValueError("no number"), DamagedRow("no row")]
-    tries = 0
+    sweep, tries, others = Engine.sweep, 0, threading.enumerate()
 
-    def fail(_engine: Engine, _now: int) -> bool:
+    def fail(engine: Engine, now: int) -> bool:
         nonlocal tries
+        if threading.current_thread() in others:  # a broker of other tests in this process
+            return sweep(engine, now)
         tries += 1
         raise errors[tries % len(errors)]
 
