@@ -44,6 +44,11 @@ def test_no_line_of_the_help_exceeds_80_columns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_no_line_of_the_help_ends_in_the_middle_of_an_option(name: str) -> None:
+    assert re.findall(r"--[a-z-]+-$", ALL[name].format_help(), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_the_help_of_every_command_has_an_example(name: str) -> None:
     _, _, examples = ALL[name].format_help().lower().partition("example")
     assert f"{name} " in examples

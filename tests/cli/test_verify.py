@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from cli.shell import Ran, Terminal
 from semel.cli import main
+from semel.cli import verify as command
+from semel.verify import history_rules
 
 GOOD = [
     {"kind": "send", "key": "order-1", "message": "m1", "queue": "orders", "time": "2026-11-16T10:00:00Z"},
@@ -164,3 +166,8 @@ def test_on_a_terminal_progress_is_shown_and_erased_and_no_line_is_too_long(
     shown = terminal.text.rpartition("\x1b[K")[2]
     assert shown.lstrip().startswith("PROBLEMS in 10,000 events of 1 key: 1 doubled")
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_choices_of_the_options_are_those_of_the_rules() -> None:
+    assert get_args(history_rules.Effects) == command._EFFECTS
+    assert get_args(history_rules.DeleteAfter) == command._DELETE_AFTER

@@ -59,6 +59,13 @@ def wrong_usage(option: str = "") -> Iterator[None]:
         raise UsageError(f"{option}: {error}" if option else str(error)) from None
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """No line ends in the middle of an option: `--no-canary` can be found and copied."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """Options cannot be abbreviated: `--y` is not `--yes`. Subcommands are parsers of this kind, too.
 
@@ -67,7 +74,7 @@ class Parser(argparse.ArgumentParser):
     codes: tuple[ExitCode, ...] = ()  # that its help explains
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _HelpFormatter}
         super().__init__(*arguments, **(defaults | options))
 
     def parse_known_args(  # type: ignore[override]

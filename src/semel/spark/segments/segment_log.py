@@ -74,8 +74,8 @@ class LogError(SemelError):
 
 
 class OtherQuery(LogError):
-    """The log, or a batch of it, belongs to another query. Nothing was received or deleted for this one. Give each
-    query a `segments` folder of its own."""
+    """The log, or a batch of it, belongs to another query. Nothing was deleted for this one. Give each query a
+    `segments` folder of its own."""
 
 
 class BatchAlreadyCommitted(LogError):
