@@ -140,8 +140,10 @@ prove-spark: $(DEV)  ## 20 drivers and 20 executors killed at random moments, fo
 	$(BIN)/python bench/crashes.py
 
 # The long proofs. Each of them can be run alone, and shorter: make proof-simulation SCHEDULES=20000
+# FIRST is the first seed of the simulation: another one is another set of schedules.
 PROVE := PYTHONPATH=tests:tests/proof $(BIN)/python -m
 SCHEDULES ?= 1000000
+FIRST ?= 0
 CRASH_MINUTES ?= 15
 FUZZ_MINUTES ?= 10
 SOAK_MINUTES ?= 60
@@ -152,7 +154,7 @@ proof-models: $(DEV)  ## every interleaving of two workers, and of two drivers
 	$(PROVE) models
 
 proof-simulation: $(DEV)  ## a million simulated schedules of crashes and lost answers; then every bug on purpose
-	$(PROVE) simulation --schedules $(SCHEDULES)
+	$(PROVE) simulation --first $(FIRST) --schedules $(SCHEDULES)
 	$(PROVE) simulation --mutants --schedules 2000
 
 proof-crashes: $(DEV)  ## real processes killed, stopped, restarted and cut off; then drivers and executors of Spark
