@@ -34,11 +34,17 @@ from simulation.ledger import SimulatedLedger, WatchedTransaction
 
 Mutant = Callable[[], Any]
 MUTANTS: Final[dict[str, Mutant]] = {}
+ASYNC_MUTANTS: Final[dict[str, Mutant]] = {}  # of async handlers
 _ANY_FENCE: Final = "(fence = ? OR 1)"
 
 
 def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
     MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
+    return make
+
+
+def async_mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+    ASYNC_MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
     return make
 
 
@@ -428,4 +434,42 @@ def a_rollback_leaves_the_memory_as_it_was() -> Iterator[None]:
         self.touched.clear()
 
     with patch.object(store.Store, "rollback", rollback):
+        yield
+
+
+# Async handlers.
+
+
+@async_mutant
+def a_cancelled_handler_counts_as_done() -> Iterator[None]:
+    real = handler_caller.HandlerCaller._finish
+
+    def finish(self: Any, chunk: Sequence[Any], event: Event) -> None:
+        real(self, chunk, Event.SUCCEEDED if event is Event.ABANDONED else event)
+
+    with patch.object(handler_caller.HandlerCaller, "_finish", finish):
+        yield
+
+
+@async_mutant
+def a_cancelled_handler_has_no_end() -> Iterator[None]:
+    real = handler_caller.HandlerCaller._finish
+
+    def finish(self: Any, chunk: Sequence[Any], event: Event) -> None:
+        if event is not Event.ABANDONED:
+            real(self, chunk, event)
+
+    with patch.object(handler_caller.HandlerCaller, "_finish", finish):
+        yield
+
+
+@async_mutant
+def an_error_that_looks_like_a_cancel_counts_as_done() -> Iterator[None]:
+    real = handler_caller.HandlerCaller._finish
+
+    def finish(self: Any, chunk: Sequence[Any], event: Event) -> None:
+        looks_so = event is Event.FAILED and chunk[0].error == "cancelled"
+        real(self, chunk, Event.SUCCEEDED if looks_so else event)
+
+    with patch.object(handler_caller.HandlerCaller, "_finish", finish):
         yield

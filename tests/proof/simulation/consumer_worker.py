@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SKEWS: Final = (0.0, 0.0, 0.0, 240.0, -240.0)
 AT_ONCE: Final = 3  # messages of one receive
 MOST_BEATS: Final = 50  # planned at a time
+CANCEL: Final = 2.0  # seconds that cancelled handlers have, as in `Runtime`
 
 
 @dataclasses.dataclass
@@ -97,8 +99,10 @@ class Worker:
                 break
             except SqsError:
                 self.simulator.sleep(5.0)
-        handler = app_of(plan.queue, plan.transactional, plan.batch).handlers[plan.queue]
-        handler = dataclasses.replace(handler, function=partial(self.world.handle, self))
+        asynchronous = self.world.asyncio is not None
+        function = self.world.handle_async if asynchronous else self.world.handle
+        handler = app_of(plan.queue, plan.transactional, plan.batch, asynchronous).handlers[plan.queue]
+        handler = dataclasses.replace(handler, function=partial(function, self))
         settings = resolved(plan.queue, plan.batch, tuple(self.options.items()), attributes["RedrivePolicy"])
         return QueueSetup(handler, settings, queue, dead_letters, ledger, tools)
 
@@ -111,6 +115,8 @@ class Worker:
                 pass
             if stage.is_ready():
                 self.simulator.sleep(0.5)
+        except CancelledError:  # a coroutine before its handler was called, at the end of the drain
+            self.process.note("a start is cancelled")
         finally:
             stage.running -= 1
 
@@ -198,6 +204,9 @@ class Worker:
         consumer.give_up()
         self._sleep_while(lambda: bool(consumer.in_flight.deliveries), ends)
         drained = not consumer.in_flight.deliveries
+        if not drained and self.world.asyncio is not None:
+            self.world.asyncio.cancel_all(self.process)
+            self._sleep_while(lambda: bool(consumer.at_work()), simulator.now + CANCEL)
         flushed_by = ends + FLUSH
         consumer.close(flushed_by)
         if drained and simulator.now < flushed_by and (left := self._left_behind(consumer)):
@@ -267,7 +276,7 @@ def resolved(queue: str, batch: bool, options: tuple[tuple[str, Any], ...], redr
 
 
 @cache
-def app_of(queue: str, transactional: bool, batch: bool) -> App:
+def app_of(queue: str, transactional: bool, batch: bool, asynchronous: bool) -> App:
     """An app whose handler has the right signature; each worker puts its own function in its place."""
     app = App()
     options: dict[str, Any] = {"key": "$.id", "concurrency": 2}
@@ -277,8 +286,12 @@ def app_of(queue: str, transactional: bool, batch: bool) -> App:
     def book(order: dict[str, Any], ctx: Context, tx: Transaction) -> None: ...
     def ship_all(orders: Batch[dict[str, Any]]) -> None: ...
     def ship(order: dict[str, Any], ctx: Context) -> None: ...
+    async def fetch_all(orders: Batch[dict[str, Any]]) -> None: ...
+    async def fetch(order: dict[str, Any], ctx: Context) -> None: ...
 
-    if transactional:
+    if asynchronous:
+        register(queue, **options)(fetch_all if batch else fetch)
+    elif transactional:
         register(queue, **options)(book_all if batch else book)
     else:
         register(queue, **options)(ship_all if batch else ship)

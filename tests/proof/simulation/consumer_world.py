@@ -7,8 +7,10 @@ that another stage, another worker or a fault comes between any two calls.
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -34,6 +36,7 @@ from simulation.faults import CallFaults
 from simulation.ledger import LEDGER_FAULTS, Observer, Outage
 from simulation.search import Outcome
 from simulation.simulator import Process, Simulator
+from simulation.virtual_asyncio import Pause, VirtualAsyncio, in_virtual_time
 
 SILENT: Final = logging.CRITICAL + 1  # every lost answer would be a line
 CALM: Final = 7_200.0  # seconds after the last fault by which everything must have come to rest
@@ -85,9 +88,12 @@ class Store:
 
 
 class World:
-    def __init__(self, choices: Choices, store: Store) -> None:
+    """`asynchronous`: whether its handlers are."""
+
+    def __init__(self, choices: Choices, store: Store, *, asynchronous: bool = False) -> None:
         self.choices = choices
         self.simulator = Simulator(choices)
+        self.asyncio = VirtualAsyncio(self.simulator) if asynchronous else None
         self.simulator.after_step = self._after_step
         self.store = store
         self.plan = drawn_plan(choices, transactions=store.transactions)
@@ -186,6 +192,24 @@ class World:
     # The handler.
 
     def handle(self, worker: Worker, message: Any, ctx: Context | None = None, tx: Transaction | None = None) -> None:
+        for seconds in self._work(worker, message, ctx, tx):
+            self.simulator.sleep(seconds)
+
+    async def handle_async(self, worker: Worker, message: Any, ctx: Context | None = None) -> None:
+        """Some handlers go on when they are cancelled, and some raise what only a cancel should."""
+        for seconds in self._work(worker, message, ctx, None):
+            try:
+                await Pause(seconds)
+            except CancelledError:
+                worker.process.note("handler is cancelled")
+                self.counts["cancelled"] += 1
+                if not self.choices.chance(0.3):
+                    raise
+            if not self.calm and self.choices.chance(0.02):
+                raise CancelledError
+
+    def _work(self, worker: Worker, message: Any, ctx: Context | None, tx: Transaction | None) -> Iterator[float]:
+        """What the handler does; the seconds that pass meanwhile."""
         items: list[tuple[str, int, Any]]
         if ctx is None and self.plan.batch:
             items = [(item.value["id"], item.fence, item) for item in message]
@@ -193,16 +217,18 @@ class World:
             assert ctx is not None
             items = [(message["id"], ctx.fence, None)]
         worker.process.note("handler begins", *[f"{key}/{fence}" for key, fence, _ in items])
-        self._behave(items)
-        self._freeze(worker)
+        yield from self._behave(items)
+        yield from self._freeze(worker)
+        done = []
         for key, fence, item in items:
             self.calls[key, fence] += 1
             if item is None or item.outcome is None:
-                self._affect(worker, key, fence, tx)
-                if tx is None:
-                    self.observer.finished.add((self._ledger_key(key), fence))
+                yield from self._affect(worker, key, fence, tx)
+                done.append((self._ledger_key(key), fence))
+        if tx is None:
+            self.observer.finished.update(done)
 
-    def _behave(self, items: list[tuple[str, int, Any]]) -> None:
+    def _behave(self, items: list[tuple[str, int, Any]]) -> Iterator[float]:
         """Before the effect: time passes, or it fails."""
         choices = self.choices
         put_off: set[str] = set()  # groups
@@ -220,7 +246,7 @@ class World:
         what = 0.0 if self.calm and not choices.chance(0.3) else choices.one_of(BEHAVIOUR)
         match what:
             case float():
-                self.simulator.sleep(what)
+                yield what
             case "fail":
                 raise ValueError("the handler failed")
             case "retry":
@@ -233,17 +259,17 @@ class World:
                     self.log(EventKind.REFUSE, key, detail="skipped")
                 raise Skip("nothing to do")
 
-    def _freeze(self, worker: Worker) -> None:
+    def _freeze(self, worker: Worker) -> Iterator[float]:
         """Its process stands still in the middle of the work, past its lease perhaps, and goes on."""
         if "pause worker" in self.plan.events and not self.calm and self.choices.chance(0.15):
             worker.process.pause(self.choices.one_of(PAUSES))
-            self.simulator.sleep(0.001)
+            yield 0.001
 
-    def _affect(self, worker: Worker, key: str, fence: int, tx: Transaction | None) -> None:
+    def _affect(self, worker: Worker, key: str, fence: int, tx: Transaction | None) -> Iterator[float]:
         if tx is None:
             worker.process.note("EFFECT", key, "fence", fence)
             self.log(EventKind.EFFECT, key)
-            self.simulator.sleep(self.choices.one_of((0.001, 0.001, 0.01, 33.0)))
+            yield self.choices.one_of((0.001, 0.001, 0.01, 33.0))
         else:
             tx.execute(f"INSERT INTO {self.store.table} VALUES ({self.store.value})", (key,))
             if self.plan.sends:
@@ -372,14 +398,20 @@ class World:
             self.simulator.violate("outbox out of order", f"effects {self.effects}, messages {left}")
 
 
-def consumer_world(choices: Choices, store: Store = Store()) -> Outcome:  # noqa: B008 - it is frozen
-    world = World(choices, store)
+def consumer_world(
+    choices: Choices,
+    store: Store = Store(),  # noqa: B008 - it is frozen
+    *,
+    asynchronous: bool = False,
+) -> Outcome:
+    world = World(choices, store, asynchronous=asynchronous)
     logger = logging.getLogger("semel")
     level = logger.level
     if level != SILENT:  # to set it takes a while
         logger.setLevel(SILENT)
     try:
-        world.run()
+        with nullcontext() if world.asyncio is None else in_virtual_time(world.asyncio):
+            world.run()
     finally:
         world.simulator.close()
         world.ledger.close()
@@ -393,3 +425,8 @@ def consumer_world(choices: Choices, store: Store = Store()) -> Outcome:  # noqa
         "duplicates": world.observer.duplicates,
     }
     return Outcome(world.simulator.timeline, world.simulator.violations, choices.taken, facts)
+
+
+def async_world(choices: Choices) -> Outcome:
+    """Async handlers have no transactions."""
+    return consumer_world(choices, Store(transactions=False), asynchronous=True)

@@ -17,9 +17,9 @@ import suite
 from ledger.stores import STORES, Shift, StoreUnderTest
 from semel.ledger.contract import Ledger
 from simulation.choices import Choices
-from simulation.consumer_mutants import MUTANTS
+from simulation.consumer_mutants import ASYNC_MUTANTS, MUTANTS
 from simulation.consumer_plan import EVENTS
-from simulation.consumer_world import Store, consumer_world
+from simulation.consumer_world import Store, async_world, consumer_world
 from simulation.search import Outcome, first_failure, shrink
 
 PROOF = Path(__file__).parents[1]
@@ -37,6 +37,13 @@ def test_whatever_happens_nothing_is_lost_doubled_reordered_or_stuck(part: int) 
     count = suite.effort(fast=60, full=1_500)
     for seed in range(part * count, (part + 1) * count):
         checked(consumer_world(Choices(seed)))
+
+
+def test_whatever_happens_to_async_handlers_nothing_is_lost_or_stuck() -> None:
+    cancelled = 0
+    for seed in range(suite.effort(fast=100, full=2_000)):
+        cancelled += checked(async_world(Choices(seed))).facts.get("cancelled", 0)
+    assert cancelled
 
 
 def test_schedules_are_full_of_trouble() -> None:
@@ -83,6 +90,13 @@ def test_every_bug_that_is_put_in_on_purpose_is_found(name: str) -> None:
         found = first_failure(consumer_world, range(SEEDS))
     assert found is not None, f"not found in {SEEDS} schedules"
     print(f"{name}: found after {found[0]} schedules: {found[2].violations[0]}")
+
+
+@pytest.mark.parametrize("name", ASYNC_MUTANTS)
+def test_every_bug_in_the_calls_of_async_handlers_is_found(name: str) -> None:
+    with ASYNC_MUTANTS[name]():
+        found = first_failure(async_world, range(SEEDS))
+    assert found is not None, f"not found in {SEEDS} schedules"
 
 
 @pytest.mark.parametrize("name", suite.slow("postgres", "redis", "dynamodb"))
