@@ -124,18 +124,18 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.ExitStack() as running:
             for target in (TARGETS[name] for name in options.targets):
                 try:
-                    versions[target.name] = target.prepare(progress.say)
+                    versions[target.name] = target.prepare(progress.report)
                     sites.append(Site(running.enter_context(Probed(target))))
                 except Unavailable as error:
-                    progress.say(f"{target.label} is left out: {error}")
+                    progress.report(f"{target.label} is left out: {error}")
             if not sites:
                 return 2
             table = measured(sites, options.chosen, progress)
     except KeyboardInterrupt:
-        progress.say("interrupted; every server is stopped")
+        progress.report("interrupted; every server is stopped")
         return 130
     except Unavailable as error:
-        progress.say(str(error))
+        progress.report(str(error))
         return 2
     finally:
         progress.finish()

@@ -5,7 +5,7 @@ but stores nothing) with one load generator in one run, and prints figures, rati
 
 The generator is this process: one epoll loop over raw sockets, some 14 to 20 µs of CPU per SendMessage where the echo
 server needs 15 to 21. While it loads a server it is kept on the first core and the server on the others, so that the
-two never share one. That is a choice for steadiness that is not settled by figures yet: in 2 to 4 quiet windows each
+two never share one. That is a choice for steadiness that is not decided by figures yet: in 2 to 4 quiet windows each
 the medians with and without it lay within 15 % (echo 50,200 and 56,900/s, MiniStack 1,360 and 1,310/s): too few.
 `--no-pin` leaves the placing to the scheduler, which gives a server with threads the rest of the first core.
 
@@ -64,10 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         report = run(options, progress)
     except KeyboardInterrupt:
-        progress.say("interrupted; every server is stopped")
+        progress.report("interrupted; every server is stopped")
         return 130
     except Unavailable as error:
-        progress.say(f"bench-broker: {error}")
+        progress.report(f"bench-broker: {error}")
         return 2
     finally:
         progress.finish()
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Report:
     settings = settings_from(options)
     DATA.mkdir(exist_ok=True)
     if machine.in_memory(DATA):
-        progress.say(f"note: {DATA} is not on a disk, so durable figures say nothing about syncing")
+        progress.report(f"note: {DATA} is not on a disk, so durable figures say nothing about syncing")
     median, worst = machine.fdatasync_ms(DATA)
     targets, versions = prepare([TARGETS[name] for name in options.targets], progress)
     report = Report(
@@ -174,11 +174,11 @@ def prepare(wanted: list[Target], progress: Progress) -> tuple[list[Target], dic
     versions: dict[str, str] = {}
     for target in wanted:
         try:
-            versions[target.name] = target.prepare(progress.say)
+            versions[target.name] = target.prepare(progress.report)
         except Unavailable as error:
-            progress.say(f"{target.label} is left out: {error}")
+            progress.report(f"{target.label} is left out: {error}")
             continue
-        progress.say(f"{target.label}: {versions[target.name]}")
+        progress.report(f"{target.label}: {versions[target.name]}")
         targets.append(target)
     if not targets:
         raise Unavailable("nothing to measure")

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         rounds = run(options, progress)
     except Unavailable as error:
-        progress.say(f"bench-client: {error}")
+        progress.report(f"bench-client: {error}")
         return 2
     finally:
         progress.finish()
@@ -90,8 +90,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace, progress: Progress) -> list[Round]:
     target = TARGETS["ephemeral"]
-    target.prepare(progress.say)
-    progress.say(f"receive(10) + delete(10), {options.pairs} pairs a round, {options.rounds} rounds ...")
+    target.prepare(progress.report)
+    progress.report(f"receive(10) + delete(10), {options.pairs} pairs a round, {options.rounds} rounds ...")
     cores = sorted(os.sched_getaffinity(0))
     rounds = []
     with Server(target, set(cores[1:]) or None) as server:
@@ -105,9 +105,9 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Round]:
             for threads in (1, THREADS):
                 for _ in range(options.rounds):
                     for name, pair in pairs.items():
-                        found = measure(name, pair, queue, threads, options.pairs)
-                        rounds.append(found)
-                        progress.step(f"{name}, threads: {threads}: {found.cpu:,.0f} µs of CPU a pair")
+                        round_ = measure(name, pair, queue, threads, options.pairs)
+                        rounds.append(round_)
+                        progress.step(f"{name}, threads: {threads}: {round_.cpu:,.0f} µs of CPU a pair")
     return rounds
 
 

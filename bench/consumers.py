@@ -57,10 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
             return sample(options, progress)
         return compare(options, progress)
     except KeyboardInterrupt:
-        progress.say("interrupted; everything is stopped")
+        progress.report("interrupted; everything is stopped")
         return 130
     except Unavailable as error:
-        progress.say(f"bench-consumer: {error}")
+        progress.report(f"bench-consumer: {error}")
         return 2
     finally:
         progress.finish()
@@ -117,45 +117,57 @@ def compare(options: argparse.Namespace, progress: Progress) -> int:
     chosen = [CONTESTANTS[name] for name in options.contestants or CONTESTANTS if name in taking_part]
     if races and not chosen:
         raise Unavailable(f"none of {', '.join(options.contestants)} takes part in {', '.join(conditions)}")
-    versions = prepare([one.library for one in chosen if one.library], progress.say)
-    ready = [one for one in chosen if one.library is None or one.library.name in versions]
-    progress.expect(options.rounds * sum(one.name in condition.contestants for condition in races for one in ready))
+    versions = prepare([contestant.library for contestant in chosen if contestant.library], progress.report)
+    ready = [contestant for contestant in chosen if contestant.library is None or contestant.library.name in versions]
+    progress.expect(
+        options.rounds * sum(contestant.name in condition.contestants for condition in races for contestant in ready)
+    )
     figures: Figures = {}
     held = None
     with opened(progress, [*ready, heartbeat.HOLDING]) as site:
         for condition in races:
-            figures |= rounds(site, condition, [one for one in ready if one.name in condition.contestants], options)
+            figures |= rounds(
+                site,
+                condition,
+                [contestant for contestant in ready if contestant.name in condition.contestants],
+                options,
+            )
         if HEARTBEAT in conditions:
             held = heartbeat.share(site)
     show(options, header(options, versions), conditions, figures, held)
-    return 1 if any(CONTESTANTS[name].is_semel and not seen.samples for (_, name), seen in figures.items()) else 0
+    return 1 if any(CONTESTANTS[name].is_semel and not figure.samples for (_, name), figure in figures.items()) else 0
 
 
 def rounds(site: Site, condition: Condition, contestants: list[Contestant], options: argparse.Namespace) -> Figures:
-    races: dict[str, list[Race]] = {one.name: [] for one in contestants}
+    races: dict[str, list[Race]] = {contestant.name: [] for contestant in contestants}
     failed: dict[str, str] = {}
     for number in range(options.rounds):
-        for one in contestants if number % 2 == 0 else reversed(contestants):
-            place = f"{condition.title}, {one.label}"
-            if one.name in failed:
+        for contestant in contestants if number % 2 == 0 else reversed(contestants):
+            place = f"{condition.title}, {contestant.label}"
+            if contestant.name in failed:
                 site.progress.step(f"{place}: failed")
                 continue
-            amount = options.messages or messages_for(one, condition, races[one.name])
+            amount = options.messages or messages_for(contestant, condition, races[contestant.name])
             try:
-                race = site.race(one, condition, -(-amount // 10) * 10, WARM_UP, WINDOW)
+                race = site.race(contestant, condition, -(-amount // 10) * 10, WARM_UP, WINDOW)
             except (Unavailable, WrongAnswer, OSError) as error:
-                failed[one.name] = " ".join(str(error).split())[:600]
-                site.progress.say(f"{place} failed: {failed[one.name]}")
+                failed[contestant.name] = " ".join(str(error).split())[:600]
+                site.progress.report(f"{place} failed: {failed[contestant.name]}")
                 site.progress.step(f"{place}: failed")
                 continue
-            races[one.name].append(race)
+            races[contestant.name].append(race)
             site.progress.step(f"{place}: {race.rate:,.0f} messages/s")
-    return {(condition.name, one.name): report.figure(races[one.name], failed.get(one.name, "")) for one in contestants}
+    return {
+        (condition.name, contestant.name): report.figure(races[contestant.name], failed.get(contestant.name, ""))
+        for contestant in contestants
+    }
 
 
-def messages_for(one: Contestant, condition: Condition, races: list[Race], seconds: float = WARM_UP + WINDOW) -> int:
+def messages_for(
+    contestant: Contestant, condition: Condition, races: list[Race], seconds: float = WARM_UP + WINDOW
+) -> int:
     """Enough to keep the contestant busy all the time, by what it did before."""
-    expected = max((race.rate for race in races), default=min(one.first, condition.first))
+    expected = max((race.rate for race in races), default=min(contestant.first, condition.first))
     return min(LARGEST, max(100, round(expected * seconds * 1.3)))
 
 
@@ -164,7 +176,9 @@ def header(options: argparse.Namespace, versions: dict[str, str]) -> list[str]:
     median, worst = machine.fdatasync_ms(DATA)
     known = machine.description() | {"fdatasync of 4 KiB": f"{median:.2f} ms (99 %: {worst:.2f} ms)"}
     amount = f"{options.messages:,} messages" if options.messages else f"{WINDOW:g} s"
-    threads = ", ".join(f"{one.label} {one.threads}" for one in CONTESTANTS.values() if not one.is_semel)
+    threads = ", ".join(
+        f"{contestant.label} {contestant.threads}" for contestant in CONTESTANTS.values() if not contestant.is_semel
+    )
     return [
         *(f"{name}: {value}" for name, value in known.items()),
         "peers: " + ("; ".join(f"{CONTESTANTS[name].label} {version}" for name, version in versions.items()) or "none"),
@@ -200,44 +214,44 @@ def show(
 
 def sample(options: argparse.Namespace, progress: Progress) -> int:
     """One worker under load, sampled: tables, flame graph, or both."""
-    one = CONTESTANTS[(options.contestants or ["sqlite"])[0]]
+    contestant = CONTESTANTS[(options.contestants or ["sqlite"])[0]]
     condition = CONDITIONS[(options.conditions or ["no-latency"])[0]]
-    if not one.is_semel or one.arguments:
+    if not contestant.is_semel or contestant.arguments:
         raise Unavailable(
-            f"only one process of Semel can be sampled, not {one.label}: --contestants sqlite or postgres"
+            f"only one process of Semel can be sampled, not {contestant.label}: --contestants sqlite or postgres"
         )
-    with opened(progress, [one]) as site:
+    with opened(progress, [contestant]) as site:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                seen = sampled(site, one, condition, options.messages)
+                profile = sampled(site, contestant, condition, options.messages)
                 break
             except Ended as error:  # see sampler.py
                 if error.code != -signal.SIGSEGV or attempt == ATTEMPTS:
                     raise
-                progress.say("the sampler crashed the worker: once more")
-    title = f"{one.label}: {condition.title}; {seen.messages / seen.seconds:,.0f} messages/s while sampled"
-    print(f"{title}; {seen.samples:,} samples")
+                progress.report("the sampler crashed the worker: once more")
+    title = f"{contestant.label}: {condition.title}; {profile.messages / profile.seconds:,.0f} messages/s while sampled"
+    print(f"{title}; {profile.samples:,} samples")
     if options.profile:
-        print("", laid_out(profiler.roles_table(seen)), "", laid_out(profiler.functions_table(seen)), sep="\n")
+        print("", laid_out(profiler.roles_table(profile)), "", laid_out(profiler.functions_table(profile)), sep="\n")
     if options.flame:
-        options.flame.write_text(profiler.flame_graph(seen, title))
+        options.flame.write_text(profiler.flame_graph(profile, title))
         text = options.flame.with_suffix(".collapsed")
-        text.write_text(profiler.collapsed(seen))
+        text.write_text(profiler.collapsed(profile))
         print(f"\nflame graph: {options.flame}; the same as collapsed stacks: {text}")
     return 0
 
 
-def sampled(site: Site, one: Contestant, condition: Condition, messages: int | None) -> profiler.Profile:
-    amount = messages or messages_for(one, condition, [], WARM_UP + SAMPLED)
+def sampled(site: Site, contestant: Contestant, condition: Condition, messages: int | None) -> profiler.Profile:
+    amount = messages or messages_for(contestant, condition, [], WARM_UP + SAMPLED)
     with (
         tempfile.TemporaryDirectory(dir=DATA) as folder,
-        site.working(one, condition.handler, -(-amount // 10) * 10, condition.latency, folder) as worker,
+        site.working(contestant, condition.handler, -(-amount // 10) * 10, condition.latency, folder) as worker,
     ):
         worker.warm_up(WARM_UP)
-        seen = profiler.profile(worker, SAMPLED)
+        profile = profiler.profile(worker, SAMPLED)
         if not sum(worker.counts()):
             raise Unavailable(f"{amount:,} messages were too few to keep the worker busy: give more with --messages")
-        return seen
+        return profile
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
                 prove(CASES[name], victim, options, site) for victim in options.victims for name in options.sinks
             ]
     except KeyboardInterrupt:
-        progress.say("interrupted; everything is stopped")
+        progress.report("interrupted; everything is stopped")
         return 130
     finally:
         progress.finish()
@@ -145,10 +145,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--seed", type=int, default=7, metavar="N", help="of the moments, the orders and the faults (7)"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown")
-    found = parser.parse_args(arguments)
-    if found.kills < 0:
+    options = parser.parse_args(arguments)
+    if options.kills < 0:
         parser.error("--kills: 0 is the least")
-    return found
+    return options
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def opened(progress: Progress) -> Iterator[Site]:
             return stack.enter_context(spark_cluster.running(Path(folder)))
 
         archive = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-crashes-java-")))
-        progress.say("Spark is started once in peace, so that it starts faster from then on ...")
+        progress.report("Spark is started once in peace, so that it starts faster from then on ...")
         yield Site(crashing.with_archive(archive), url, cluster, progress)
 
 
@@ -205,7 +205,7 @@ def prove(case: Case, victim: str, options: argparse.Namespace, site: Site) -> O
     if outcome.passed:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        progress.say(f"{label}: {failure or audit}; what there is of it is in {folder}")
+        progress.report(f"{label}: {failure or audit}; what there is of it is in {folder}")
     return outcome
 
 
@@ -223,9 +223,9 @@ def strike(victim: str, site: Site) -> Callable[[Trial, Random, int], Iterator[s
 def trial_for(victim: str, orders: Orders, sink: Sink, folder: Path, case: Case, site: Site) -> Trial:
     if victim in ("drivers", "stopped-drivers"):
         return Trial(orders, sink, folder, source=case.source, variables={"SPARK_SUBMIT_OPTS": site.java})
-    found = site.cluster()
-    variables = found.environment | {"SPARK_SUBMIT_OPTS": site.java}
-    arguments = ("--master", found.master_url, "--cores", "2")
+    cluster = site.cluster()
+    variables = cluster.environment | {"SPARK_SUBMIT_OPTS": site.java}
+    arguments = ("--master", cluster.master_url, "--cores", "2")
     return Trial(orders, sink, folder, source=case.source, variables=variables, arguments=arguments)
 
 
@@ -320,9 +320,9 @@ def table_of(outcomes: list[Outcome]) -> Table:
         ("sink", "victims", "orders", "sent", "delivered", "rows", "dead letters", "lost", "doubled", "minutes")
     ]
     for outcome in outcomes:
-        found = outcome.audit
-        counts = (found.orders, found.sent, found.delivered, found.rows, found.letters)
-        wrong = (len(found.lost) + len(found.letters_lost), len(found.doubled))
+        audit = outcome.audit
+        counts = (audit.orders, audit.sent, audit.delivered, audit.rows, audit.letters)
+        wrong = (len(audit.lost) + len(audit.letters_lost), len(audit.doubled))
         figures = [f"{count:,}" for count in (outcome.kills, *counts, *wrong)]
         table.append((outcome.label, *figures, f"{outcome.seconds / 60:.1f}"))
     return table

@@ -38,7 +38,7 @@ WHERE = 'error ~ "TimeoutError"'
 
 
 @dataclass(frozen=True)
-class Found:
+class Figures:
     shown: list[Shown]
     over_api: Redriven
     engine: redrive.Redriven
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder.mkdir(parents=True)
     progress = Progress()
     try:
-        found = _run(options, folder, progress)
+        figures = _run(options, folder, progress)
     except KeyboardInterrupt:
         return 130
     finally:
@@ -75,9 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     head = [f"{name}: {value}" for name, value in machine.description().items()]
     head.append(f"{options.messages:,} messages, {options.dead_letters:,} dead-letter messages")
     parts = [
-        ("Pages", page_table(found.shown)),
-        ("Idle", idle_table(found.idle)),
-        ("Bars", bars_table(bars(found))),
+        ("Pages", page_table(figures.shown)),
+        ("Idle", idle_table(figures.idle)),
+        ("Bars", bars_table(bars(figures))),
     ]
     print("\n".join(head), *(f"{title}\n\n{laid_out(table)}" for title, table in parts), sep="\n\n")
     if options.markdown:
@@ -87,10 +87,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace, folder: Path, progress: Progress) -> Found:
+def _run(options: argparse.Namespace, folder: Path, progress: Progress) -> Figures:
     with browsing.running() as browser:
         with places.semel(folder, "serve", "--data", str(folder / "data"), "--port", "0") as broker:
-            places.fill(broker.url, options.messages, options.dead_letters, progress.say)
+            places.fill(broker.url, options.messages, options.dead_letters, progress.report)
             with places.semel(folder, "dashboard", "--open", "--endpoint-url", broker.url, "--port", "0") as dashboard:
                 wanted = pages.addresses(broker.url)
                 progress.expect(len(wanted) + 5)
@@ -104,14 +104,14 @@ def _run(options: argparse.Namespace, folder: Path, progress: Progress) -> Found
                 f"redrive of {engine.matched:,} out of {engine.messages:,}: {engine.per_second:,.0f} messages/s"
             )
         idle = idling.measured(browser, QUEUES, options.idle, progress.step)
-    return Found(shown, redriven, engine, idle)
+    return Figures(shown, redriven, engine, idle)
 
 
 def page_table(shown: list[Shown]) -> Table:
     lines: Table = [("page", "first, s", "median, s", "worst, s", "longest task, ms")]
-    for one in shown:
-        times = (f"{one.first:.2f}", f"{one.median:.2f}", f"{one.worst:.2f}", f"{one.longest_task:.0f}")
-        lines.append((one.name, *times))
+    for page in shown:
+        times = (f"{page.first:.2f}", f"{page.median:.2f}", f"{page.worst:.2f}", f"{page.longest_task:.0f}")
+        lines.append((page.name, *times))
     return lines
 
 
@@ -120,15 +120,15 @@ def idle_table(idle: Idle) -> Table:
         ("idle broker with 50 queues", "% of a core"),
         ("alone", f"{idle.alone:.2f}"),
         ("with the dashboard, nobody looks", f"{idle.unseen:.2f}"),
-        ("with the dashboard, open in a tab", f"{idle.seen:.2f}"),
+        ("with the dashboard, open in a tab", f"{idle.open_in_tab:.2f}"),
         ("memory of the dashboard, MB", f"{idle.memory:,.0f}"),
     ]
 
 
-def bars(found: Found) -> list[tuple[str, Bar]]:
-    slowest = max(found.shown, key=lambda one: one.worst)
-    stuck = max(found.shown, key=lambda one: one.longest_task)
-    over_api, engine, idle = found.over_api, found.engine, found.idle
+def bars(figures: Figures) -> list[tuple[str, Bar]]:
+    slowest = max(figures.shown, key=lambda page: page.worst)
+    stuck = max(figures.shown, key=lambda page: page.longest_task)
+    over_api, engine, idle = figures.over_api, figures.engine, figures.idle
     fast = "≥ 3,000 messages/s"
     return [
         (f"slowest page, its slowest visit ({slowest.name})", at_most("< 1 s", 1, slowest.worst, "s")),
@@ -136,7 +136,7 @@ def bars(found: Found) -> list[tuple[str, Bar]]:
         (f"redrive of {engine.matched:,} filtered", at_least(fast, 3_000, engine.per_second, "messages/s")),
         (f"the same over the API, {over_api.count:,}", at_least(fast, 3_000, over_api.rate, "messages/s")),
         ("CPU that it adds, nobody looks", at_most("< 3 %", 3, idle.unseen - idle.alone, "%")),
-        ("CPU that it adds, open in a tab", at_most("< 3 %", 3, idle.seen - idle.alone, "%")),
+        ("CPU that it adds, open in a tab", at_most("< 3 %", 3, idle.open_in_tab - idle.alone, "%")),
     ]
 
 

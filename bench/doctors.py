@@ -112,7 +112,7 @@ class Bench:
             try:
                 commands.append(run(log, self._folder / "report.json", *engine))
             except CommandFailed as error:
-                self._progress.say(f"{name}: {error}")
+                self._progress.report(f"{name}: {error}")
                 break
             messages = {row[0]: row[1] for row in figures["messages"]}
             same_counts &= (commands[-1].messages, commands[-1].causes) == (messages, _causes(messages, figures))
@@ -154,7 +154,7 @@ class Bench:
                     start = time.perf_counter()  # the last line is written
                     seconds = watch.finding(LAST, limit=120) - start
             except CommandFailed as error:
-                self._progress.say(f"watch, {what}: {error}")
+                self._progress.report(f"watch, {what}: {error}")
                 seconds = math.inf
             self.watched.append((f"{events:,} lines, {what}", seconds))
             shutil.rmtree(prepared)
@@ -183,7 +183,7 @@ class Bench:
         try:
             return run(log, self._folder / "report.json", *DUCKDB, *options).causes
         except CommandFailed as error:
-            self._progress.say(f"causes of {log.name}: {error}")
+            self._progress.report(f"causes of {log.name}: {error}")
             return {}
 
     def _compare(self, prefix: str, truth: Counts, report: Counts) -> None:

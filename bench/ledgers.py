@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         versions, figures = measure(options, settings, progress)
     except KeyboardInterrupt:
-        progress.say("interrupted; every server is stopped")
+        progress.report("interrupted; every server is stopped")
         return 130
     finally:
         progress.finish()
@@ -103,10 +103,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, settings: Settings, progress: Progress) -> tuple[dict[str, str], Figures]:
     chosen = [CONTESTANTS[name] for name in options.contestants]
-    versions = prepare([one.library for one in chosen if one.library], progress.say)
-    ready = [one for one in chosen if one.library is None or one.library.name in versions]
+    versions = prepare([contestant.library for contestant in chosen if contestant.library], progress.report)
+    ready = [contestant for contestant in chosen if contestant.library is None or contestant.library.name in versions]
     turns = {
-        work: [one for one in ready if one.name in work.contestants] for work in map(WORKS.get, options.works) if work
+        work: [contestant for contestant in ready if contestant.name in work.contestants]
+        for work in map(WORKS.get, options.works)
+        if work
     }
     progress.expect(sum(len(contestants) for contestants in turns.values()) * settings.rounds)
     figures: Figures = {}
@@ -115,52 +117,55 @@ def measure(options: argparse.Namespace, settings: Settings, progress: Progress)
             with STORES[work.store]() as addresses:
                 figures |= rounds(work, contestants, addresses, settings, progress)
         except (ImportError, RuntimeError, OSError, Unavailable) as error:
-            progress.say(f"{work.title} is left out: {error}")
-            figures |= {(work.name, one.name): Figure(note=f"the server did not start: {error}") for one in contestants}
+            progress.report(f"{work.title} is left out: {error}")
+            figures |= {
+                (work.name, contestant.name): Figure(note=f"the server did not start: {error}")
+                for contestant in contestants
+            }
     return versions, figures
 
 
 def rounds(
     work: Work, contestants: list[Contestant], addresses: Addresses, settings: Settings, progress: Progress
 ) -> Figures:
-    samples: dict[str, list[float]] = {one.name: [] for one in contestants}
-    others: dict[str, list[float]] = {one.name: [] for one in contestants}
+    samples: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+    others: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     failed: dict[str, str] = {}
     for _ in range(settings.rounds):
-        for one in contestants:
-            if one.name in failed:
-                progress.step(f"{work.title}, {one.label}: failed")
+        for contestant in contestants:
+            if contestant.name in failed:
+                progress.step(f"{work.title}, {contestant.label}: failed")
                 continue
             busy, ours, began = machine.busy_seconds(), machine.cpu_seconds(os.getpid()), time.perf_counter()
             try:
-                result = turn(work, one, addresses, settings)
+                result = turn(work, contestant, addresses, settings)
             except Unavailable as error:
-                failed[one.name] = str(error)
-                progress.say(f"{work.title}, {one.label} failed: {error}")
-                progress.step(f"{work.title}, {one.label}: failed")
+                failed[contestant.name] = str(error)
+                progress.report(f"{work.title}, {contestant.label} failed: {error}")
+                progress.step(f"{work.title}, {contestant.label}: failed")
                 continue
             spent = machine.busy_seconds() - busy - (machine.cpu_seconds(os.getpid()) - ours)
-            samples[one.name].append(result["keys"] / result["seconds"])
-            others[one.name].append(max(0.0, spent / (time.perf_counter() - began)))
-            progress.step(f"{work.title}, {one.label}: {samples[one.name][-1]:,.0f} keys/s")
+            samples[contestant.name].append(result["keys"] / result["seconds"])
+            others[contestant.name].append(max(0.0, spent / (time.perf_counter() - began)))
+            progress.step(f"{work.title}, {contestant.label}: {samples[contestant.name][-1]:,.0f} keys/s")
     return {
         (work.name, name): Figure(note=failed[name])
         if name in failed
-        else Figure(samples=tuple(found), others_share=statistics.median(others[name]) if others[name] else None)
-        for name, found in samples.items()
+        else Figure(samples=tuple(rates), others_share=statistics.median(others[name]) if others[name] else None)
+        for name, rates in samples.items()
     }
 
 
-def turn(work: Work, one: Contestant, addresses: Addresses, settings: Settings) -> dict[str, Any]:
+def turn(work: Work, contestant: Contestant, addresses: Addresses, settings: Settings) -> dict[str, Any]:
     options = {
-        "url": addresses.ledger if one is SEMEL else addresses.plain,
+        "url": addresses.ledger if contestant is SEMEL else addresses.plain,
         "store": work.store,
         "threads": settings.threads,
         "batch": work.batch,
         "warm_up": settings.warm_up,
         "window": settings.window,
     }
-    return run_worker(one.library, one.module, options, settings.patience)
+    return run_worker(contestant.library, contestant.module, options, settings.patience)
 
 
 def header(settings: Settings, versions: dict[str, str], works: list[Work], quick: bool) -> list[str]:
@@ -178,41 +183,46 @@ def header(settings: Settings, versions: dict[str, str], works: list[Work], quic
 
 
 def report(works: list[Work], figures: Figures) -> list[tuple[str, Table]]:
-    peers = [one for one in CONTESTANTS.values() if one is not SEMEL]
+    peers = [contestant for contestant in CONTESTANTS.values() if contestant is not SEMEL]
     lines: Table = [
-        ["claim + record", *(one.label for one in CONTESTANTS.values()), *(f"÷ {one.label}" for one in peers), "bar"]
+        [
+            "claim + record",
+            *(contestant.label for contestant in CONTESTANTS.values()),
+            *(f"÷ {contestant.label}" for contestant in peers),
+            "bar",
+        ]
     ]
     bars: list[tuple[str, Bar]] = []
     for work in works:
         ours = figures.get((work.name, "semel"))
-        found = [figures.get((work.name, name)) for name in CONTESTANTS]
-        ratios = [quotient(ours, figures.get((work.name, one.name))) for one in peers]
-        held = work.bars(dict(zip(CONTESTANTS, found, strict=True)))
-        lines.append([work.title, *map(rate, found), *ratios, " ".join(bar.verdict for bar in held)])
+        row = [figures.get((work.name, name)) for name in CONTESTANTS]
+        ratios = [quotient(ours, figures.get((work.name, contestant.name))) for contestant in peers]
+        held = work.bars(dict(zip(CONTESTANTS, row, strict=True)))
+        lines.append([work.title, *map(rate, row), *ratios, " ".join(bar.verdict for bar in held)])
         bars += [(work.title, bar) for bar in held]
     return [("Keys per second (median of all rounds, ± half the spread) and ratios", lines), ("Bars", bars_table(bars))]
 
 
 def notes(works: list[Work], figures: Figures) -> list[str]:
-    found = []
+    lines = []
     for work in works:
-        for one in CONTESTANTS.values():
-            figure = figures.get((work.name, one.name))
+        for contestant in CONTESTANTS.values():
+            figure = figures.get((work.name, contestant.name))
             if figure is not None and figure.note:
-                found.append(f"{work.title}, {one.label}: {figure.note}")
+                lines.append(f"{work.title}, {contestant.label}: {figure.note}")
             if figure is not None and (figure.others_share or 0.0) > NOISY:
                 share = f"{figure.others_share:.0%} of a core"
-                found.append(f"{work.title}, {one.label}: other work used {share} meanwhile; repeat it")
-    found.append("÷: Semel's keys per second divided by the other's. –: it has no such store")
-    return found
+                lines.append(f"{work.title}, {contestant.label}: other work used {share} meanwhile; repeat it")
+    lines.append("÷: Semel's keys per second divided by the other's. –: it has no such store")
+    return lines
 
 
 def as_json(head: list[str], works: list[Work], figures: Figures) -> dict[str, Any]:
     return {
         "head": head,
         "figures": [
-            {"work": work, "contestant": one, "keys_per_second": figure.value} | dataclasses.asdict(figure)
-            for (work, one), figure in figures.items()
+            {"work": work, "contestant": contestant, "keys_per_second": figure.value} | dataclasses.asdict(figure)
+            for (work, contestant), figure in figures.items()
         ],
         "bars": [
             dataclasses.asdict(bar) | {"work": work.name, "verdict": bar.verdict}

@@ -48,27 +48,27 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAMES", help="names of pages, with commas")
     parser.add_argument("--to", metavar="FOLDER", type=Path, default=IMAGES)
     parser.add_argument("--live", metavar="SECONDS", type=float, default=75.0, help="how long the workers work first")
-    given = parser.parse_args()
-    given.to.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.to.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-shop-")))
         os.environ |= ACCESS | {"SEMEL_STATE": str(folder / "state")}
-        say("an hour of trade")
+        report("an hour of trade")
         shop = stack.enter_context(open_shop(folder))
-        say(f"two workers for {given.live:g} s")
-        at_work(shop, stack, given.live)
+        report(f"two workers for {options.live:g} s")
+        at_work(shop, stack, options.live)
         url = stack.enter_context(serving(shop))
         playwright = stack.enter_context(sync_playwright())
         path = next(filter(None, map(shutil.which, CHROMIUM)), None)
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         stack.callback(browser.close)
-        say("an operator")
+        report("an operator")
         job = with_page(browser, "light", lambda page: operate(page, url))
-        take(browser, url, job, given.to, set(given.only.split(",")) if given.only else None)
+        take(browser, url, job, options.to, set(options.only.split(",")) if options.only else None)
     return 0
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -187,7 +187,7 @@ def shoot(page: Page, *, address: str, row: str, path: Path) -> None:
     page.get_by_text("Checking.").wait_for(state="detached")
     page.get_by_text("counting again").wait_for(state="detached")
     page.screenshot(path=path)
-    say(path.name)
+    report(path.name)
 
 
 if __name__ == "__main__":

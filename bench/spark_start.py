@@ -80,7 +80,7 @@ def start(endpoint: str, queue: str, dedup: str, folder: Path) -> dict[str, floa
         began = time.time()
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
-        found = {"row": first_row(folder / "table", process) - began, "cpu": machine.cpu_seconds(process.pid)}
+        moments = {"row": first_row(folder / "table", process) - began, "cpu": machine.cpu_seconds(process.pid)}
     except Unavailable as error:
         raise Unavailable(f"{error}: {(folder / 'log').read_text()[-2_000:]}") from None
     finally:
@@ -88,8 +88,8 @@ def start(endpoint: str, queue: str, dedup: str, folder: Path) -> dict[str, floa
         process.wait()
     for line in (folder / "moments").read_text().splitlines():
         name, moment = line.rsplit(" ", 1)
-        found[name] = float(moment) - began
-    return found
+        moments[name] = float(moment) - began
+    return moments
 
 
 def first_row(table: Path, process: subprocess.Popen[bytes]) -> float:
@@ -104,7 +104,7 @@ def first_row(table: Path, process: subprocess.Popen[bytes]) -> float:
 
 
 def measure(rounds: int, kinds: list[str]) -> dict[str, list[dict[str, float]]]:
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    runs_by_kind: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     with Server(Semel(durable=False)) as broker:
         endpoint = f"http://{broker.address[0]}:{broker.address[1]}"
         client = Client(endpoint, "us-east-1", access_key="test", secret_key="test")
@@ -114,9 +114,9 @@ def measure(rounds: int, kinds: list[str]) -> dict[str, list[dict[str, float]]]:
                 queue.send_many([Entry(body(number)) for number in range(MESSAGES)])
                 with tempfile.TemporaryDirectory(prefix="spark-start-") as folder:
                     moments = start(endpoint, queue.name, kind, Path(folder))
-                found[kind].append(moments)
+                runs_by_kind[kind].append(moments)
                 print(f"{kind}: first row after {moments['row']:.2f} s, CPU {moments['cpu']:.2f} s", file=sys.stderr)
-    return found
+    return runs_by_kind
 
 
 def phases(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -141,24 +141,24 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        found = measure(options.rounds, options.dedup)
+        runs_by_kind = measure(options.rounds, options.dedup)
     except KeyboardInterrupt:
         return 130
     except Unavailable as error:
         print(f"spark_start: {error}", file=sys.stderr)
         return 1
-    split = {kind: phases(runs) for kind, runs in found.items()}
-    table: Table = [("phase, median seconds", *found)]
-    table += [(label, *(f"{split[kind][label]:.2f}" for kind in found)) for _, label in PHASES]
-    rows = {kind: statistics.median(run["row"] for run in runs) for kind, runs in found.items()}
-    cpu = {kind: statistics.median(run["cpu"] for run in runs) for kind, runs in found.items()}
-    table.append(("total", *(f"{rows[kind]:.2f}" for kind in found)))
-    table.append(("CPU of the driver, Java and workers", *(f"{cpu[kind]:.2f}" for kind in found)))
-    bars = [(f"first row, dedup={kind}", at_most(f"≤ {LIMIT:g} s", LIMIT, rows[kind], "s")) for kind in found]
+    split = {kind: phases(runs) for kind, runs in runs_by_kind.items()}
+    table: Table = [("phase, median seconds", *runs_by_kind)]
+    table += [(label, *(f"{split[kind][label]:.2f}" for kind in runs_by_kind)) for _, label in PHASES]
+    rows = {kind: statistics.median(run["row"] for run in runs) for kind, runs in runs_by_kind.items()}
+    cpu = {kind: statistics.median(run["cpu"] for run in runs) for kind, runs in runs_by_kind.items()}
+    table.append(("total", *(f"{rows[kind]:.2f}" for kind in runs_by_kind)))
+    table.append(("CPU of the driver, Java and workers", *(f"{cpu[kind]:.2f}" for kind in runs_by_kind)))
+    bars = [(f"first row, dedup={kind}", at_most(f"≤ {LIMIT:g} s", LIMIT, rows[kind], "s")) for kind in runs_by_kind]
     head = "\n".join(f"{name}: {value}" for name, value in machine.description().items())
     print(head, laid_out(table), laid_out(bars_table(bars)), sep="\n\n")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(runs_by_kind, indent=2) + "\n")
     return 0
 
 

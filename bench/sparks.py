@@ -92,39 +92,43 @@ class Site:
 
     def noop(self, amount: Amount | None = None, **more: Any) -> Measured:
         amount = amount or self.source
-        with self.place(amount.messages) as given:
-            return steady(self.work("noop", given, per_batch=amount.per_batch, **more), amount.warm)
+        with self.place(amount.messages) as settings:
+            return steady(self.work("noop", settings, per_batch=amount.per_batch, **more), amount.warm)
 
     def pipeline(self, sink: str, source: str = "", amount: Amount | None = None) -> Measured:
         amount = amount or self.through
-        with self.place(amount.messages) as given:
-            given |= {"toml": self.toml(given, sink, source, amount.per_batch)}
-            return steady(self.work("pipeline", given), amount.warm)
+        with self.place(amount.messages) as settings:
+            settings |= {"toml": self.toml(settings, sink, source, amount.per_batch)}
+            return steady(self.work("pipeline", settings), amount.warm)
 
     def ceiling(self, files: Path, sink: str, source: str = "") -> Measured:
-        with self.place(0) as given:
-            given |= {"toml": self.toml(given, sink, source, self.through.per_batch), "files": str(files)}
-            return steady(self.work("pipeline", given), self.through.warm)
+        with self.place(0) as settings:
+            settings |= {"toml": self.toml(settings, sink, source, self.through.per_batch), "files": str(files)}
+            return steady(self.work("pipeline", settings), self.through.warm)
 
     def latency(self, seconds: float, rate: float) -> list[float]:
-        with self.place(0) as given:
-            given |= {"toml": self.toml(given, PARQUET, "", self.through.per_batch), "seconds": seconds, "rate": rate}
-            found: list[float] = self.work("latency", given)["latencies"]
-            return found
+        with self.place(0) as settings:
+            settings |= {
+                "toml": self.toml(settings, PARQUET, "", self.through.per_batch),
+                "seconds": seconds,
+                "rate": rate,
+            }
+            latencies: list[float] = self.work("latency", settings)["latencies"]
+            return latencies
 
     def state(self, sizes: list[int], amount: int) -> list[dict[str, Any]]:
-        with self.place(0) as given:
+        with self.place(0) as settings:
             phases: list[dict[str, Any]] = self.work(
-                "state", given, per_batch=self.through.per_batch, sizes=sizes, amount=amount
+                "state", settings, per_batch=self.through.per_batch, sizes=sizes, amount=amount
             )["phases"]
             return phases
 
-    def toml(self, given: dict[str, Any], sink: str, source: str, per_batch: int) -> str:
+    def toml(self, settings: dict[str, Any], sink: str, source: str, per_batch: int) -> str:
         text = f"""
             name = "bench"
-            checkpoint = "{given["folder"]}/checkpoint"
+            checkpoint = "{settings["folder"]}/checkpoint"
             [source]
-            queues = ["{given["queue"]}"]
+            queues = ["{settings["queue"]}"]
             endpoint_url = "{self.endpoint}"
             region = "us-east-1"
             key = "$.id"
@@ -134,15 +138,15 @@ class Site:
             {SCHEMA}
             metadata = ["sent_at"]
             [rejects]
-            table = "{given["folder"]}/rejects"
+            table = "{settings["folder"]}/rejects"
             [sink]
-            {sink.format(folder=given["folder"], postgres=self.postgres)}
+            {sink.format(folder=settings["folder"], postgres=self.postgres)}
         """
         return "\n".join(line.strip() for line in text.splitlines())
 
-    def work(self, name: str, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def work(self, name: str, settings: dict[str, Any], **more: Any) -> dict[str, Any]:
         before = self.broker.cpu()
-        result = run_worker(None, "spark_bench.worker", {"work": name, **given, **more}, PATIENCE)
+        result = run_worker(None, "spark_bench.worker", {"work": name, **settings, **more}, PATIENCE)
         return result | {"broker": self.broker.cpu() - before}
 
 
@@ -185,13 +189,13 @@ def written_files(site: Site, folder: Path) -> Path:
     target.mkdir()
     half = site.through.per_batch // 2
     for start in range(0, site.through.messages, half):
-        taken = [
+        messages = [
             SourceMessage(
                 Received(f"{n:032x}", "receipt", body(n), {"SentTimestamp": "1700000000000"}), 1.7e9, 0.0, f"{n:012d}"
             )
             for n in range(start, start + half)
         ]
-        table: pa.Table = columns.table(taken, "bench", None).drop_columns(["receipt", "fence"])
+        table: pa.Table = columns.table(messages, "bench", None).drop_columns(["receipt", "fence"])
         pq.write_table(table, target / f"{start:09d}.parquet")
     return target
 
@@ -201,16 +205,16 @@ THROUGH_BROKER = ("noop", "parquet", "key", "postgres", "delta")  # works in whi
 
 
 def measure(site: Site, works: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    measurements: dict[str, Any] = {}
 
     def take(name: str, call: Any) -> None:
         if name.partition(" ")[0] in works:
             site.progress.doing(name)
             try:
-                found[name] = call()
+                measurements[name] = call()
             except Unavailable as error:
-                site.progress.say(f"{name} failed: {error}")
-            value = found.get(name)
+                site.progress.report(f"{name} failed: {error}")
+            value = measurements.get(name)
             site.progress.step(f"{name}: {in_short(value)}")
 
     take("noop", site.noop)
@@ -229,7 +233,7 @@ def measure(site: Site, works: list[str]) -> dict[str, Any]:
     take("receivers 1", lambda: site.noop(options={"receivers": 1}))
     take("receivers 4", lambda: site.noop(options={"receivers": 4}))
     take("state", lambda: site.state([1_000_000, 10_000_000], 100_000))
-    return found
+    return measurements
 
 
 def in_short(value: Any) -> str:
@@ -238,12 +242,16 @@ def in_short(value: Any) -> str:
     return f"{value.rate:,.0f}/s, {value.cpu:,.0f} µs CPU, broker {value.broker:,.0f} µs"
 
 
-def bars(found: dict[str, Any]) -> list[tuple[str, Bar]]:
+def bars(measurements: dict[str, Any]) -> list[tuple[str, Bar]]:
     def rate(name: str) -> float | None:
-        return found[name].rate if name in found else None
+        return measurements[name].rate if name in measurements else None
 
-    def part(one: str, other: str) -> float | None:
-        return found[one].rate / found[other].rate if one in found and other in found else None
+    def part(name: str, other: str) -> float | None:
+        return (
+            measurements[name].rate / measurements[other].rate
+            if name in measurements and other in measurements
+            else None
+        )
 
     every = "messages/s"
     result = [
@@ -256,43 +264,43 @@ def bars(found: dict[str, Any]) -> list[tuple[str, Bar]]:
         ("of the ceiling: Parquet files → Parquet", at_least("≥ 0.5", 0.5, part("parquet", "ceiling parquet"), "")),
         ("of the ceiling, dedup=key", at_least("≥ 0.5", 0.5, part("key", "ceiling key"), "")),
     ]
-    broker = max((found[name].broker for name in THROUGH_BROKER if name in found), default=None)
+    broker = max((measurements[name].broker for name in THROUGH_BROKER if name in measurements), default=None)
     result.append(("the broker's CPU a message, where it is highest", at_most("≤ 35 µs", 35, broker, "µs")))
-    fixed = found.get("fixed")
+    fixed = measurements.get("fixed")
     result.append(("a batch of 1,000", at_most("≤ 1.5 s", 1.5, between(fixed) if fixed else None, "s")))
-    latency = found.get("latency")
+    latency = measurements.get("latency")
     result.append(
         ("from send to row, p50", at_most("≤ 3 s", 3.0, statistics.median(latency) if latency else None, "s"))
     )
-    if "receivers 1" in found and "receivers 4" in found:
-        pair = (found["receivers 1"].cpu, found["receivers 4"].cpu)
+    if "receivers 1" in measurements and "receivers 4" in measurements:
+        pair = (measurements["receivers 1"].cpu, measurements["receivers 4"].cpu)
         text = "CPU a message with 4 receivers ÷ with 1"
         result.append((text, at_most("≤ 1.3 ×", 1.3, max(pair) / min(pair), "×")))
-    if "state" in found:
-        few, many = (phase["cpu"] / phase["rows"] for phase in found["state"])
+    if "state" in measurements:
+        few, many = (phase["cpu"] / phase["rows"] for phase in measurements["state"])
         text = "CPU a message with 10 million keys ÷ with 1 million"
         result.append((text, at_most("≤ 1.3 ×", 1.3, many / few, "×")))
     return result
 
 
-def between(one: Measured) -> float:
+def between(measurement: Measured) -> float:
     """The median time from the end of a batch to the end of the next."""
-    ends: list[float] = [batch["at"] for batch in one.batches[WARM:]]
+    ends: list[float] = [batch["at"] for batch in measurement.batches[WARM:]]
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
 
 
-def figures(found: dict[str, Any]) -> Table:
+def figures(measurements: dict[str, Any]) -> Table:
     lines: Table = [("work", "messages/s", "CPU µs a message", "broker's CPU µs a message")]
-    for name, value in found.items():
+    for name, value in measurements.items():
         if isinstance(value, Measured):
             broker = "–" if name.startswith("ceiling") else f"{value.broker:,.0f}"  # it reads files, not the queue
             lines.append((name, f"{value.rate:,.0f}", f"{value.cpu:,.0f}", broker))
-    if found.get("latency"):
-        ordered = sorted(found["latency"])
+    if measurements.get("latency"):
+        ordered = sorted(measurements["latency"])
         shares = {share: ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.9, 0.99)}
         text = ", ".join(f"p{share * 100:g} {value:.2f} s" for share, value in shares.items())
         lines.append((f"latency at 100 messages/s: {text}", "", "", ""))
-    for phase in found.get("state", ()):
+    for phase in measurements.get("state", ()):
         cpu = phase["cpu"] / phase["rows"] * 1e6
         lines.append((f"{phase['keys']:,} keys in the state", "", f"{cpu:,.0f}", ""))
     return lines
@@ -322,12 +330,12 @@ def main(arguments: list[str] | None = None) -> int:
     progress.expect(len(options.works) + 2)
     try:
         with opened(options.durable, options.messages, progress) as site:
-            found = measure(site, options.works)
+            measurements = measure(site, options.works)
     except KeyboardInterrupt:
-        progress.say("interrupted; everything is stopped")
+        progress.report("interrupted; everything is stopped")
         return 130
     except Unavailable as error:
-        progress.say(f"bench-spark: {error}")
+        progress.report(f"bench-spark: {error}")
         return 2
     finally:
         progress.finish()
@@ -335,14 +343,14 @@ def main(arguments: list[str] | None = None) -> int:
     durable = "durable" if options.durable else "in memory"
     head.append(f"broker: semel serve, {durable}")
     head.append(f"messages: {options.messages:,} for the source, {3 * options.messages:,} for each pipeline")
-    parts = [("Figures", figures(found)), ("Bars", bars_table(bars(found)))]
+    parts = [("Figures", figures(measurements)), ("Bars", bars_table(bars(measurements)))]
     print("\n".join(head), *(f"{title}\n\n{laid_out(table)}" for title, table in parts), sep="\n\n")
     if options.markdown:
         text = ["# SQS through Spark", "\n".join(f"- {line}" for line in head)]
         text += [f"## {title}\n\n{as_markdown(table)}" for title, table in parts]
         options.markdown.write_text("\n\n".join(text) + "\n")
     if options.json:
-        plain = {name: asdict(value) if isinstance(value, Measured) else value for name, value in found.items()}
+        plain = {name: asdict(value) if isinstance(value, Measured) else value for name, value in measurements.items()}
         options.json.write_text(json.dumps(plain, indent=2) + "\n")
     return 0
 

@@ -55,8 +55,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: python bench/tiers.py --tier fast")
     parser.add_argument("--tier", choices=list(TIERS), action="append", help="only this tier; may be repeated")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default %(default)s)")
-    given = parser.parse_args()
-    runs = {tier: measure(TIERS[tier], given.workers) for tier in given.tier or TIERS}
+    options = parser.parse_args()
+    runs = {tier: measure(TIERS[tier], options.workers) for tier in options.tier or TIERS}
     for tier, run in runs.items():
         minutes = f"{run.wall / 60:.1f} min, CPU {run.cpu / 60:.1f} min"
         print(f"\n{tier} tier: {run.tests:,} tests, {run.failed} failed, {minutes}")

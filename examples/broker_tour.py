@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageTypeDef
 
 
-def say(step: str, what: str) -> None:
+def report(step: str, what: str) -> None:
     print(f"  {step:<12} {what}")
 
 
@@ -39,11 +39,11 @@ def receive(sqs: SQSClient, url: str) -> MessageTypeDef | None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, running(data=folder, clock="manual") as broker:
         print(f"Semel's SQS is listening on {broker.url}, durable in {folder}\n")
-        tell(broker, broker.client())
+        tour(broker, broker.client())
     print("\nSame calls, same answers as on AWS; no account, no network, no waiting.")
 
 
-def tell(broker: EmbeddedBroker, sqs: SQSClient) -> None:
+def tour(broker: EmbeddedBroker, sqs: SQSClient) -> None:
     dead = sqs.create_queue(QueueName="orders-dlq")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2})
@@ -52,28 +52,28 @@ def tell(broker: EmbeddedBroker, sqs: SQSClient) -> None:
     ]
 
     sent = sqs.send_message(QueueUrl=orders, MessageBody='{"order": 7, "euro": 40}')
-    say("send", f"message {sent['MessageId'][:8]} · {depth(sqs, 'orders')}")
+    report("send", f"message {sent['MessageId'][:8]} · {depth(sqs, 'orders')}")
 
     first = receive(sqs, orders)
     assert first is not None
-    say("receive", f"delivery {first['Attributes']['ApproximateReceiveCount']}; the worker dies before it deletes")
+    report("receive", f"delivery {first['Attributes']['ApproximateReceiveCount']}; the worker dies before it deletes")
 
     assert receive(sqs, orders) is None
-    say("receive", "nothing: it is hidden for 30 seconds")
+    report("receive", "nothing: it is hidden for 30 seconds")
 
     broker.clock.advance(31)
     again = receive(sqs, orders)
     assert again is not None
     count = again["Attributes"]["ApproximateReceiveCount"]
-    say("redelivery", f"delivery {count} of the same message: this is how people get charged twice")
+    report("redelivery", f"delivery {count} of the same message: this is how people get charged twice")
 
     broker.clock.advance(31)
     assert receive(sqs, orders) is None
-    say("dead letter", f"two deliveries were allowed, the third moves it · {depth(sqs, 'orders-dlq')}")
+    report("dead letter", f"two deliveries were allowed, the third moves it · {depth(sqs, 'orders-dlq')}")
 
     sqs.start_message_move_task(SourceArn=arn)
     task = sqs.list_message_move_tasks(SourceArn=arn)["Results"][0]
-    say(
+    report(
         "redrive",
         f"{task['Status'].lower()}, {task['ApproximateNumberOfMessagesMoved']} moved back · {depth(sqs, 'orders')}",
     )
@@ -82,9 +82,9 @@ def tell(broker: EmbeddedBroker, sqs: SQSClient) -> None:
     assert last is not None
     assert last["Body"] == first["Body"]
     assert last["MessageId"] != first["MessageId"]
-    say("receive", f"the same order under a new id, {last['MessageId'][:8]}: a redrive is a new message to SQS")
+    report("receive", f"the same order under a new id, {last['MessageId'][:8]}: a redrive is a new message to SQS")
     sqs.delete_message(QueueUrl=orders, ReceiptHandle=last["ReceiptHandle"])
-    say("delete", f"{depth(sqs, 'orders')} · {depth(sqs, 'orders-dlq')}")
+    report("delete", f"{depth(sqs, 'orders')} · {depth(sqs, 'orders-dlq')}")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def survival(site: Site, kill: bool) -> Result:
             queue, fifo = old.queue(VisibilityTimeout="600"), old.queue(fifo=True)
             sent = {old.send(queue)["MessageId"] for _ in range(50)}
             once = old.push(fifo, "once")["MessageId"]
-            taken = old.receive(queue, 10)
-            for message in taken[:5]:
+            messages = old.receive(queue, 10)
+            for message in messages[:5]:
                 old.delete(queue, message)
             if kill:
                 server.kill()
@@ -42,7 +42,7 @@ def survival(site: Site, kill: bool) -> Result:
                 return Result("no", "the queues are gone afterwards")
             queue, fifo = (new.sqs.get_queue_url(QueueName=last(url))["QueueUrl"] for url in (queue, fifo))
             back = {name for _ in range(8) for name in names(new.receive(queue, 10))}
-            left = sent - set(names(taken))
+            left = sent - set(names(messages))
             checks = {
                 f"all {len(left)} acknowledged sends are there": left <= back,
                 "deleted messages stay deleted, those in flight hidden": back <= left,
@@ -67,9 +67,9 @@ def no_duplicates(site: Site) -> Result:
         got: list[str] = []
         misses = 0
         while misses < 3:
-            found = site.receive(queue, 10)
-            got += names(found)
-            misses = 0 if found else misses + 1
+            messages = site.receive(queue, 10)
+            got += names(messages)
+            misses = 0 if messages else misses + 1
         return got
 
     with ThreadPoolExecutor(8) as pool:
@@ -87,7 +87,7 @@ def no_duplicates(site: Site) -> Result:
 def no_returns(site: Site) -> Result:
     queue = site.queue(VisibilityTimeout="2")
     deleted: dict[str, float] = {}
-    seen: set[str] = set()
+    received_ids: set[str] = set()
     returned: set[str] = set()
 
     def consume(idle: float) -> None:
@@ -95,7 +95,7 @@ def no_returns(site: Site) -> Result:
         while (began := time.monotonic()) - latest < idle:
             for message in site.receive(queue, 10):
                 latest, name = time.monotonic(), message["MessageId"]
-                seen.add(name)
+                received_ids.add(name)
                 if deleted.get(name, began) < began:  # this receive began after the delete was acknowledged
                     returned.add(name)
                 site.delete(queue, message)
@@ -108,7 +108,7 @@ def no_returns(site: Site) -> Result:
             consumer.result()
     time.sleep(2.1)
     consume(0.3)
-    lost = len(sent - seen)
+    lost = len(sent - received_ids)
     checks = {f"none came back ({len(returned)} did)": not returned, f"none is lost ({lost} of 400)": not lost}
     return judged(checks, strict=True)
 

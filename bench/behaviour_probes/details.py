@@ -15,9 +15,11 @@ from behaviour_probes.site import Result, Site, judged, last, probe, refused
 @probe("queue attributes take True and False, and tell true and false")
 def booleans(site: Site) -> Result:
     queue = site.queue(fifo=True, ContentBasedDeduplication="True", SqsManagedSseEnabled="False")
-    told = [site.attribute(queue, name) for name in ("ContentBasedDeduplication", "SqsManagedSseEnabled")]
+    attributes = [site.attribute(queue, name) for name in ("ContentBasedDeduplication", "SqsManagedSseEnabled")]
     first, second = (site.send(queue, "same", MessageGroupId="g")["MessageId"] for _ in range(2))
-    return judged({f"told in lower case (got {told})": told == ["true", "false"], "True is meant": first == second})
+    return judged(
+        {f"told in lower case (got {attributes})": attributes == ["true", "false"], "True is meant": first == second}
+    )
 
 
 @probe("the bare name of a queue does for its URL")
@@ -114,11 +116,11 @@ def star(site: Site) -> Result:
 def attribute_names(site: Site) -> Result:
     queue, name = site.queue(), "attr.1øßä"
     value = {"DataType": "String", "StringValue": "x"}
-    taken = not refused(site.send, queue, MessageAttributes={name: value})
-    found = site.receive(queue, MessageAttributeNames=["All"]) if taken else []
+    accepted = not refused(site.send, queue, MessageAttributes={name: value})
+    messages = site.receive(queue, MessageAttributeNames=["All"]) if accepted else []
     codes = [refused(site.send, queue, MessageAttributes={f"a{sign}": value}) for sign in '!"§(?']
     checks = {
-        f"{name} is taken and comes back": [message["MessageAttributes"] for message in found] == [{name: value}],
+        f"{name} is taken and comes back": [message["MessageAttributes"] for message in messages] == [{name: value}],
         f'! " § ( ? are refused (got {codes})': all(codes),
     }
     return judged(checks)

@@ -60,8 +60,8 @@ def wakes_on_send(site: Site) -> Result:
             time.sleep(0.2 + number * 0.03)
             began = time.perf_counter()
             site.send(queue)
-            found, ended = poll.result()
-            took.append((ended - began) * 1000 if found else 3000.0)
+            messages, ended = poll.result()
+            took.append((ended - began) * 1000 if messages else 3000.0)
     median = statistics.median(took)
     checks = {"the poll gets it": median < 1000, f"within {PROMPT_MS:.0f} ms of the send": median < PROMPT_MS}
     return judged(checks, figure=f"{median:.0f} ms")
@@ -75,10 +75,10 @@ def wakes_on_timeout(site: Site) -> Result:
     site.receive(queue)
     after = time.perf_counter()
     time.sleep(0.4)
-    found, now = site.receive(queue, WaitTimeSeconds=4), time.perf_counter()
+    messages, now = site.receive(queue, WaitTimeSeconds=4), time.perf_counter()
     late = max(0.0, now - after - 1) * 1000
-    checks = {"the poll gets it": bool(found), "not early": now - before > 0.99, "within 150 ms": late < 150}
-    return judged(checks, strict=not found, figure=f"{late:.0f} ms late")
+    checks = {"the poll gets it": bool(messages), "not early": now - before > 0.99, "within 150 ms": late < 150}
+    return judged(checks, strict=not messages, figure=f"{late:.0f} ms late")
 
 
 @probe("a client that hangs up in a long poll swallows no message")
@@ -91,9 +91,9 @@ def hang_up(site: Site) -> Result:
     time.sleep(0.3)
     site.send(queue)
     time.sleep(0.3)
-    found = site.receive(queue, WaitTimeSeconds=1)
-    uncounted = bool(found) and found[0]["Attributes"]["ApproximateReceiveCount"] == "1"
-    return judged({"the next client gets it": bool(found), "as its first receive": uncounted})
+    messages = site.receive(queue, WaitTimeSeconds=1)
+    uncounted = bool(messages) and messages[0]["Attributes"]["ApproximateReceiveCount"] == "1"
+    return judged({"the next client gets it": bool(messages), "as its first receive": uncounted})
 
 
 @probe(f"messages end with their retention ({RETENTION} s, waited for)")
@@ -158,8 +158,8 @@ def fair(site: Site) -> Result:
     for _ in range(6):
         site.receive(queue, 10)
     site.send(queue, "quiet", MessageGroupId="quiet")
-    found = names(site.receive(queue), "Body")
-    return judged({"with 60 of one tenant in flight, another's message is next": found == ["quiet"]})
+    bodies = names(site.receive(queue), "Body")
+    return judged({"with 60 of one tenant in flight, another's message is next": bodies == ["quiet"]})
 
 
 # Around the queue.
@@ -198,8 +198,8 @@ def peek(site: Site) -> Result:
         "moto": "/moto-api/data.json",
     }[site.name]
     shown = fetch(site.url + place)
-    found = "look-at-me" in shown and site.receive(queue)[0]["Attributes"]["ApproximateReceiveCount"] == "1"
-    return judged({"it is shown": found, "one queue can be chosen": found and "not-at-me" not in shown})
+    is_shown = "look-at-me" in shown and site.receive(queue)[0]["Attributes"]["ApproximateReceiveCount"] == "1"
+    return judged({"it is shown": is_shown, "one queue can be chosen": is_shown and "not-at-me" not in shown})
 
 
 @probe("time can be moved by hand")

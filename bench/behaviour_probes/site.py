@@ -88,8 +88,8 @@ class Variant(Target):
         self.name, self.label, self.says_ready = of.name, of.label, of.says_ready
         self._of, self._folder, self._options, self._environment = of, folder, options, environment
 
-    def prepare(self, say: Callable[[str], None]) -> str:
-        return self._of.prepare(say)
+    def prepare(self, report: Callable[[str], None]) -> str:
+        return self._of.prepare(report)
 
     def command(self, port: int, folder: Path) -> list[str]:  # noqa: ARG002
         return [*self._of.command(port, self._folder), *self._options]
@@ -135,8 +135,8 @@ class Site:
 
     def receive(self, queue: str, most: int = 1, **more: Any) -> list[Message]:
         wanted = {"MaxNumberOfMessages": most, "MessageSystemAttributeNames": ["All"], **more}
-        found: list[Message] = self.sqs.receive_message(QueueUrl=queue, **wanted).get("Messages", [])
-        return found
+        messages: list[Message] = self.sqs.receive_message(QueueUrl=queue, **wanted).get("Messages", [])
+        return messages
 
     def delete(self, queue: str, message: Message) -> None:
         self.sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])

@@ -163,7 +163,7 @@ class Cells:
             if isinstance(error, KeyError):
                 reason = f"an answer without {reason}"
             self.failures[target.name] = Figure(note=reason[:300])
-            self.bench.progress.say(f"{self.key}: {target.label} failed: {reason[:300]}")
+            self.bench.progress.report(f"{self.key}: {target.label} failed: {reason[:300]}")
 
     def step_if_failed(self, target: Target, steps: int = 1) -> None:
         if target.name in self.failures:

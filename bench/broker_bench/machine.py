@@ -16,14 +16,14 @@ PROC = Path("/proc")
 
 def family(pid: int) -> list[int]:
     """The process and all its living descendants."""
-    found = [pid]
-    for member in found:
+    pids = [pid]
+    for member in pids:
         try:
             for task in (PROC / str(member) / "task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
+                pids += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
             continue  # ended meanwhile
-    return found
+    return pids
 
 
 def cpu_seconds(pid: int) -> float:

@@ -19,7 +19,7 @@ class Progress:
     def expect(self, steps: int) -> None:
         self._steps = max(1, steps)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """A line that stays."""
         self._clear()
         print(text, file=sys.stderr, flush=True)
@@ -38,7 +38,7 @@ class Progress:
             self.doing(text)
         else:
             seconds = time.monotonic() - self._began
-            self.say(f"{self._done * 100 // self._steps:3d} % {seconds:4.0f} s  {text}")
+            self.report(f"{self._done * 100 // self._steps:3d} % {seconds:4.0f} s  {text}")
 
     def finish(self) -> None:
         self._clear()

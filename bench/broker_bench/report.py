@@ -16,12 +16,12 @@ Table = list[Sequence[str]]
 
 def tables(report: Report) -> list[tuple[str, Table]]:
     """Every table of the report with its heading; the first line of each is its header."""
-    found = [
+    sections = [
         ("Figures (median of all rounds, ± half the spread) and ratios", _figures(report)),
         ("Bars (Semel durable)", _bars(report)),
         ("Server CPU per call in µs, and the share of a core that the generator itself used", _costs(report)),
     ]
-    return [(heading, table) for heading, table in found if len(table) > 1]
+    return [(heading, table) for heading, table in sections if len(table) > 1]
 
 
 def _figures(report: Report) -> Table:
@@ -76,28 +76,28 @@ def _cost(figure: Figure | None) -> str:
 
 def notes(report: Report) -> list[str]:
     """What a reader must know to read the tables right."""
-    found = []
+    lines = []
     for row in report.rows:
         others = max((figure.others_share or 0.0 for figure in row.figures.values()), default=0.0)
         if others > NOISY:
-            found.append(
+            lines.append(
                 f"{row.title}: other work on the machine used up to {others:.0%} of a core meanwhile; repeat it"
             )
         for name, figure in row.figures.items():
             place = f"{row.title}, {report.labels[name]}"
             if figure.note not in NOT_ASKED:
-                found.append(f"{place}: {figure.note}")
+                lines.append(f"{place}: {figure.note}")
             if figure.amount is not None:
-                found.append(f"{place}: {figure.amount:,} messages is what it took in within its time")
+                lines.append(f"{place}: {figure.amount:,} messages is what it took in within its time")
             if figure.per_round is not None and figure.per_round < FEW:
-                found.append(f"{place}: only {figure.per_round:,.0f} messages went through in each round")
+                lines.append(f"{place}: only {figure.per_round:,.0f} messages went through in each round")
             if (figure.generator_share or 0.0) > BUSY:
-                found.append(f"{place}: the generator was busy {figure.generator_share:.0%}, the server may be faster")
+                lines.append(f"{place}: the generator was busy {figure.generator_share:.0%}, the server may be faster")
             if row.key in ("memory", "restart") and figure.peak_mb is not None:
-                found.append(f"{place}: {figure.peak_mb:,.0f} MB at its highest")
-    found.append("@ N: measured with N messages instead of what the row says")
-    found.append("÷: Semel durable divided by the other; more is better for messages/s, less for all other units")
-    return found
+                lines.append(f"{place}: {figure.peak_mb:,.0f} MB at its highest")
+    lines.append("@ N: measured with N messages instead of what the row says")
+    lines.append("÷: Semel durable divided by the other; more is better for messages/s, less for all other units")
+    return lines
 
 
 def header(report: Report) -> list[str]:

@@ -61,14 +61,14 @@ class Figure:
 
 def from_windows(windows: Iterable[Window], memory: tuple[float, float] | None = None) -> Figure:
     """The figure of a throughput row: messages per second in each window."""
-    seen = list(windows)
-    answered = [window.cpu_us for window in seen if window.calls]
+    rounds = list(windows)
+    answered = [window.cpu_us for window in rounds if window.calls]
     return Figure(
-        samples=tuple(window.rate for window in seen),
-        per_round=statistics.median(window.messages for window in seen),
+        samples=tuple(window.rate for window in rounds),
+        per_round=statistics.median(window.messages for window in rounds),
         cpu_us=statistics.median(answered) if answered else None,
-        generator_share=statistics.median(window.generator_share for window in seen),
-        others_share=statistics.median(window.others_share for window in seen),
+        generator_share=statistics.median(window.generator_share for window in rounds),
+        others_share=statistics.median(window.others_share for window in rounds),
         memory_mb=memory[0] if memory else None,
         peak_mb=memory[1] if memory else None,
     )
@@ -152,8 +152,8 @@ class Report:
         }
 
 
-def ratio(one: float | None, other: float | None) -> float | None:
-    return one / other if one is not None and other else None
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None
 
 
 def at_least(text: str, limit: float, reached: float | None, unit: str) -> Bar:

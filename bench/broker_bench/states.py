@@ -15,7 +15,7 @@ from broker_bench.targets import Semel, Server, Target
 from broker_bench.wire import Session, WrongAnswer, batch_entries, handles_in, message_body
 from broker_bench.work import Polls, ReceiveDelete, Receives
 
-SETTLE = 1.0  # seconds between the end of a fill and the look at the memory
+MEMORY_DELAY = 1.0  # seconds between the end of a fill and the look at the memory
 
 
 def start(bench: Bench) -> list[Row]:
@@ -35,7 +35,7 @@ def start(bench: Bench) -> list[Row]:
                         ready.append(server.ready_seconds)
                         answered.append(server.answer_seconds)
                     if round_ == rounds:
-                        time.sleep(SETTLE)
+                        time.sleep(MEMORY_DELAY)
                         resident = server.memory()
             note = f"ready line after {statistics.median(ready):.3f} s" if target.says_ready else ""
             times[target.name] = Figure(tuple(answered), note=note)
@@ -260,7 +260,7 @@ def _states(bench: Bench, target: Target) -> list[Figure]:
             bench.progress.doing(f"depth: {target.label} gets {amount:,} messages of {settings.many_bytes:,} bytes")
             filled = bench.fill(server, session, queue_url, amount, settings.many_bytes, most)
             if state == 1:
-                time.sleep(SETTLE)
+                time.sleep(MEMORY_DELAY)
                 memory = server.memory()
             if state == 2:
                 work = Receives(session.requests, queue_url, filled - min(settings.few, filled // 2))
@@ -272,15 +272,15 @@ def _states(bench: Bench, target: Target) -> list[Figure]:
             checks.append((session, queue_url, filled))
         medians: list[list[float]] = [[], [], []]
         for _ in range(settings.rounds if isinstance(target, Semel) else min(2, settings.rounds)):
-            for depth, found in zip(depths, medians, strict=True):
-                found.append(depth.measure(settings.depth))
+            for depth, times in zip(depths, medians, strict=True):
+                times.append(depth.measure(settings.depth))
         for session, queue_url, filled in checks:
             session.close()
             check_count(session, queue_url, filled)
     asked = (settings.few, settings.many, settings.in_flight)
     figures = [
-        Figure(tuple(found), amount=None if amount >= ask else amount)
-        for found, amount, ask in zip(medians, amounts, asked, strict=True)
+        Figure(tuple(times), amount=None if amount >= ask else amount)
+        for times, amount, ask in zip(medians, amounts, asked, strict=True)
     ]
     held = Figure((memory[0],), memory_mb=memory[0], peak_mb=memory[1])
     return [*figures, dataclasses.replace(held, amount=figures[1].amount)]

@@ -51,7 +51,7 @@ class Target(ABC):
     stores = True
 
     @abstractmethod
-    def prepare(self, say: Callable[[str], None]) -> str:
+    def prepare(self, report: Callable[[str], None]) -> str:
         """Install what is missing; returns the version. Raises Unavailable."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Semel(Target):
         self.name, self.label = ("semel", "Semel durable") if durable else ("ephemeral", "Semel ephemeral")
         self.binary = Path(sys.executable).parent / "semel"
 
-    def prepare(self, say: Callable[[str], None]) -> str:  # noqa: ARG002
+    def prepare(self, report: Callable[[str], None]) -> str:  # noqa: ARG002
         if not self.binary.exists():
             raise Unavailable(f"there is no `semel` beside {sys.executable}; start this with `make bench-broker`")
         try:
@@ -98,7 +98,7 @@ class Echo(Target):
         self.bare = bare
         self.name, self.label = ("bare", "bare echo") if bare else ("echo", "echo")
 
-    def prepare(self, say: Callable[[str], None]) -> str:  # noqa: ARG002
+    def prepare(self, report: Callable[[str], None]) -> str:  # noqa: ARG002
         try:
             return ", ".join(f"{name} {metadata.version(name)}" for name in ("uvloop", "httptools", "orjson"))
         except metadata.PackageNotFoundError as error:
@@ -118,11 +118,11 @@ class Peer(Target):
     def home(self) -> Path:
         return ENVIRONMENTS / self.name
 
-    def prepare(self, say: Callable[[str], None]) -> str:
+    def prepare(self, report: Callable[[str], None]) -> str:
         python = self.home / "bin" / "python"
         done = self.home / ".ready"
         if not done.exists():
-            say(f"installing {self.requirement} into {self.home} (once) ...")
+            report(f"installing {self.requirement} into {self.home} (once) ...")
             shutil.rmtree(self.home, ignore_errors=True)
             try:
                 venv.create(self.home, with_pip=True)

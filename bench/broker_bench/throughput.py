@@ -69,11 +69,11 @@ def queues(bench: Bench) -> list[Row]:
 
     def prepare(server: Server) -> None:
         session = Session(server.address)
-        one, many = ([bench.queue(session) for _ in range(amount)] for amount in (1, settings.queues))
-        urls[server.target.name] = one, many
+        one_queue, many_queues = ([bench.queue(session) for _ in range(amount)] for amount in (1, settings.queues))
+        urls[server.target.name] = one_queue, many_queues
         works[server.target.name] = (
-            Mixed(session.requests, one, settings.body_bytes, settings.connections),
-            Mixed(session.requests, many, settings.body_bytes, settings.connections),
+            Mixed(session.requests, one_queue, settings.body_bytes, settings.connections),
+            Mixed(session.requests, many_queues, settings.body_bytes, settings.connections),
         )
         session.close()
 
@@ -98,9 +98,9 @@ def queues(bench: Bench) -> list[Row]:
         return window
 
     windows, memory = take_turns(bench, cells, bench.storing, prepare, turn)
-    one_row, many_row = (_figures(bench.targets, cells, taken, memory) for taken in (alone, windows))
+    one_row, many_row = (_figures(bench.targets, cells, by_target, memory) for by_target in (alone, windows))
     pairs = zip(windows.get("semel", ()), alone.get("semel", ()), strict=False)
-    ratios = [many.rate / one.rate for many, one in pairs if one.rate]
+    ratios = [many.rate / single.rate for many, single in pairs if single.rate]
     bar = at_least("≥ 0.9 of the same on one queue", 0.9, statistics.median(ratios) if ratios else None, "×")
     title = "SendMessageBatch(10), receive(10), delete(10)"
     return [
@@ -110,7 +110,7 @@ def queues(bench: Bench) -> list[Row]:
 
 
 def _consuming(bench: Bench, key: str, fifo: bool = False) -> dict[str, Figure]:
-    """Each round fills a new queue with about what the target gets through, so that slow peers are not buried."""
+    """Each round fills a new queue with about what the target gets through, so that slow peers are not swamped."""
     settings = bench.settings
     cells = Cells(bench, key)
     expected: dict[str, float] = {}

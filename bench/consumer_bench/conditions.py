@@ -23,8 +23,8 @@ class Condition:
 
 
 CONDITIONS = {
-    one.name: one
-    for one in (
+    condition.name: condition
+    for condition in (
         Condition("latency", "SQS answers after 8 ms, handler does nothing", LATENCY, "nothing", WITHOUT_WORK),
         Condition("no-latency", "SQS answers at once, handler does nothing", 0.0, "nothing", WITHOUT_WORK),
         Condition("sleep", "SQS answers after 8 ms, handler sleeps 50 ms", LATENCY, "sleep", ("sqlite",), 3_000),

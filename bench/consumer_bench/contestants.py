@@ -39,8 +39,8 @@ class Contestant:
 
 
 CONTESTANTS = {
-    one.name: one
-    for one in (
+    contestant.name: contestant
+    for contestant in (
         Contestant("tutorial", "tutorial loop", "consumer_bench.loops_worker", threads=1, first=200),
         Contestant("tuned", "tuned loop", "consumer_bench.loops_worker", first=5_000),
         Contestant(

@@ -70,48 +70,48 @@ def profile(worker: Worker, seconds: float) -> Profile:
 
 def stacks(text: str) -> Counter[Stack]:
     """How often each stack was seen. Two threads of a role that write at the same time spoil theirs: left out."""
-    found: Counter[Stack] = Counter()
+    counts: Counter[Stack] = Counter()
     for dump in text.split(HEADER)[1:]:
         lines = [FRAME.fullmatch(line) for line in dump.splitlines()]
         frames = [f"{match[1]} {match[2]}" for match in reversed(lines) if match]
         if frames and len(frames) == len(lines) and frames.count(BEGINNING[0]) <= 1:
-            found[tuple(frame for frame in frames if frame not in BEGINNING)] += 1
-    return found
+            counts[tuple(frame for frame in frames if frame not in BEGINNING)] += 1
+    return counts
 
 
 def _cpu_by_thread(pid: int) -> dict[int, float]:
     """Seconds, of the threads that live."""
-    found = {}
+    seconds = {}
     for task in (machine.PROC / str(pid) / "task").iterdir():
         try:
-            found[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
+            seconds[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
         except OSError:
             continue  # ended meanwhile
-    return found
+    return seconds
 
 
 # Tables.
 
 
-def roles_table(seen: Profile) -> Table:
-    total = sum(seen.roles.values())
+def roles_table(profile: Profile) -> Table:
+    total = sum(profile.roles.values())
     lines: Table = [("thread role", "threads", "CPU µs per message", "share")]
-    for name in _highest(seen.roles):
-        used = seen.roles[name]
-        lines.append((name, str(seen.threads[name]), f"{used:.1f}", f"{used / total:.1%}"))
-    return [*lines, ("all", str(seen.threads.total()), f"{total:.1f}", "100.0%")]
+    for name in _highest(profile.roles):
+        used = profile.roles[name]
+        lines.append((name, str(profile.threads[name]), f"{used:.1f}", f"{used / total:.1%}"))
+    return [*lines, ("all", str(profile.threads.total()), f"{total:.1f}", "100.0%")]
 
 
-def functions_table(seen: Profile) -> Table:
+def functions_table(profile: Profile) -> Table:
     """The functions that used most themselves."""
     own: dict[str, float] = defaultdict(float)
     with_callees: dict[str, float] = defaultdict(float)
-    for (_, *frames), used in seen.stacks.items():
+    for (_, *frames), used in profile.stacks.items():
         for frame in set(frames):
             with_callees[frame] += used
         if frames:
             own[frames[-1]] += used
-    total = sum(seen.roles.values())
+    total = sum(profile.roles.values())
     lines: Table = [("function", "own CPU µs per message", "share", "with what it calls, µs")]
     for frame in _highest(own)[:SHOWN]:
         lines.append((frame, f"{own[frame]:.1f}", f"{own[frame] / total:.1%}", f"{with_callees[frame]:.1f}"))
@@ -122,16 +122,16 @@ def _highest(values: dict[str, float]) -> list[str]:
     return sorted(values, key=lambda name: -values[name])
 
 
-def collapsed(seen: Profile) -> str:
+def collapsed(profile: Profile) -> str:
     """The form that flame graph tools and speedscope read: nanoseconds per message."""
-    return "".join(f"{';'.join(stack)} {used * 1000:.0f}\n" for stack, used in sorted(seen.stacks.items()))
+    return "".join(f"{';'.join(stack)} {used * 1000:.0f}\n" for stack, used in sorted(profile.stacks.items()))
 
 
 # The flame graph.
 
 WIDTH, LINE, TOP = 1400, 18, 46  # pixels
 NARROWEST = 0.5  # pixels: what is narrower is left out
-LETTER = 6.6  # pixels
+CHARACTER = 6.6  # pixels
 STYLE = (
     "text{font:11px ui-monospace,monospace;fill:#1f2328;pointer-events:none}.head{font-size:14px}"
     "rect{stroke:#fff;stroke-width:.5}g:hover rect{stroke:#000;stroke-width:1}"
@@ -140,18 +140,18 @@ STYLE = (
 COLOURS = (("semel/ledger/", "#8ec5a8"), ("semel/sqs/", "#9dbce8"), ("semel/", "#f2b880"), ("semel-", "#e6e6e6"))
 
 
-def flame_graph(seen: Profile, title: str) -> str:
+def flame_graph(profile: Profile, title: str) -> str:
     """An SVG that needs nothing else: callers above, width is CPU; the pointer shows names and figures."""
-    total = sum(seen.stacks.values())
+    total = sum(profile.stacks.values())
     scale = (WIDTH - 20) / total
     boxes: list[str] = []
-    depth = _draw(sorted(seen.stacks.items()), 0, 10.0, scale, total, boxes)
+    depth = _draw(sorted(profile.stacks.items()), 0, 10.0, scale, total, boxes)
     height = TOP + (depth + 1) * LINE
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">'
         f'<style>{STYLE}</style><rect width="{WIDTH}" height="{height}" fill="#fff"/>'
         f'<text class="head" x="10" y="20">{escape(title)}</text>'
-        f'<text x="10" y="38">{total:.1f} µs of CPU per message; {seen.samples:,} samples. Orange: consumer, '
+        f'<text x="10" y="38">{total:.1f} µs of CPU per message; {profile.samples:,} samples. Orange: consumer, '
         "green: ledger, blue: SQS client, yellow: all else, grey: thread roles</text>"
     )
     return head + "\n".join(boxes) + "\n</svg>\n"
@@ -178,7 +178,7 @@ def _draw(
 
 def _box(frame: str, used: float, share: float, left: float, top: int, width: float) -> str:
     colour = next((colour for start, colour in COLOURS if frame.startswith(start)), "#f0e08c")
-    label = frame.rpartition(" ")[2][: int((width - 6) / LETTER)]
+    label = frame.rpartition(" ")[2][: int((width - 6) / CHARACTER)]
     text = f'<text x="{left + 3:.1f}" y="{top + 13}">{escape(label)}</text>' if len(label) > 2 else ""
     return (
         f"<g><title>{escape(frame)}: {used:.1f} µs per message, {share:.1%}</title>"

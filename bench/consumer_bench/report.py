@@ -47,13 +47,20 @@ def table(condition: str, figures: Figures) -> Table:
     lines: Table = [
         ("consumer", "messages/s", "× tuned loop", "Semel, SQLite is × it", "CPU µs per message", "concurrency")
     ]
-    for one in CONTESTANTS.values():
-        seen = figures.get((condition, one.name))
-        if seen is not None:
-            cpu = "–" if seen.cpu_us is None else f"{seen.cpu_us:,.0f}"
-            threads = seen.concurrency if one.is_semel else one.threads
+    for contestant in CONTESTANTS.values():
+        figure = figures.get((condition, contestant.name))
+        if figure is not None:
+            cpu = "–" if figure.cpu_us is None else f"{figure.cpu_us:,.0f}"
+            threads = figure.concurrency if contestant.is_semel else contestant.threads
             lines.append(
-                (one.label, rate(seen), quotient(seen, tuned), quotient(semel, seen), cpu, str(threads or "–"))
+                (
+                    contestant.label,
+                    rate(figure),
+                    quotient(figure, tuned),
+                    quotient(semel, figure),
+                    cpu,
+                    str(threads or "–"),
+                )
             )
     return lines
 
@@ -81,22 +88,22 @@ def _rate(condition: str, name: str, limit: float, figures: Figures) -> tuple[st
 
 def _cost(condition: str, figures: Figures) -> list[tuple[str, Bar]]:
     work = _work(condition, "sqlite")
-    seen = figures.get((condition, "sqlite"))
+    figure = figures.get((condition, "sqlite"))
     times = ratio(_value(figures, condition, "sqlite"), _value(figures, condition, "tuned"))
     return [
-        (work, at_most("≤ 90 µs of CPU per message", 90, seen.cpu_us if seen else None, "µs")),
+        (work, at_most("≤ 90 µs of CPU per message", 90, figure.cpu_us if figure else None, "µs")),
         (work, at_least("≥ 4 × tuned loop (which has no ledger)", 4, times, "×")),
     ]
 
 
 def _share(figures: Figures) -> tuple[str, Bar]:
     """Of what the handler's own time allows: so many messages at a time, each taking SLEEP."""
-    seen = figures.get(("sleep", "sqlite"))
-    if seen is None or seen.value is None or not seen.concurrency:
+    figure = figures.get(("sleep", "sqlite"))
+    if figure is None or figure.value is None or not figure.concurrency:
         return _work("sleep", "sqlite"), at_least("≥ 95 % of concurrency / 50 ms", 95, None, "%")
-    most = seen.concurrency / SLEEP
-    text = f"≥ 95 % of {most:,.0f} messages/s (concurrency {seen.concurrency:,} / 50 ms)"
-    return _work("sleep", "sqlite"), at_least(text, 95, seen.value / most * 100, "%")
+    most = figure.concurrency / SLEEP
+    text = f"≥ 95 % of {most:,.0f} messages/s (concurrency {figure.concurrency:,} / 50 ms)"
+    return _work("sleep", "sqlite"), at_least(text, 95, figure.value / most * 100, "%")
 
 
 def _scaling(figures: Figures) -> tuple[str, Bar]:
@@ -113,30 +120,31 @@ def _work(condition: str, name: str) -> str:
 
 
 def _value(figures: Figures, condition: str, name: str) -> float | None:
-    seen = figures.get((condition, name))
-    return seen.value if seen else None
+    figure = figures.get((condition, name))
+    return figure.value if figure else None
 
 
 def notes(figures: Figures) -> list[str]:
-    found = []
-    for (condition, name), seen in figures.items():
+    lines = []
+    for (condition, name), figure in figures.items():
         place = f"{CONTESTANTS[name].label}, {CONDITIONS[condition].title}"
-        if seen.note:
-            found.append(f"{place}: {seen.note}")
-        if (seen.others_share or 0.0) > NOISY:
-            found.append(f"{place}: other work used {seen.others_share:.0%} of a core meanwhile; repeat it")
-    found.append("CPU is that of the consumer's processes. Concurrency is what Semel reports; of the others, threads")
-    if any(CONTESTANTS[name].is_semel and seen.value for (_, name), seen in figures.items()):
-        found.append("Semel: every message that was deleted had been handled exactly once, in every round")
-    return found
+        if figure.note:
+            lines.append(f"{place}: {figure.note}")
+        if (figure.others_share or 0.0) > NOISY:
+            lines.append(f"{place}: other work used {figure.others_share:.0%} of a core meanwhile; repeat it")
+    lines.append("CPU is that of the consumer's processes. Concurrency is what Semel reports; of the others, threads")
+    if any(CONTESTANTS[name].is_semel and figure.value for (_, name), figure in figures.items()):
+        lines.append("Semel: every message that was deleted had been handled exactly once, in every round")
+    return lines
 
 
 def as_json(head: list[str], figures: Figures, reached: list[tuple[str, Bar]]) -> dict[str, Any]:
     return {
         "head": head,
         "figures": [
-            {"condition": condition, "contestant": name, "messages_per_second": one.value} | dataclasses.asdict(one)
-            for (condition, name), one in figures.items()
+            {"condition": condition, "contestant": name, "messages_per_second": figure.value}
+            | dataclasses.asdict(figure)
+            for (condition, name), figure in figures.items()
         ],
         "targets": [dataclasses.asdict(bar) | {"work": work, "verdict": bar.verdict} for work, bar in reached],
     }

@@ -85,9 +85,14 @@ class Worker:
     """A contestant's running process on its queue."""
 
     def __init__(
-        self, site: Site, one: Contestant, options: dict[str, Any], process: subprocess.Popen[bytes], log: IO[bytes]
+        self,
+        site: Site,
+        contestant: Contestant,
+        options: dict[str, Any],
+        process: subprocess.Popen[bytes],
+        log: IO[bytes],
     ) -> None:
-        self.one = one
+        self.contestant = contestant
         self.pid = process.pid
         self.amount: int = options["amount"]
         self.samples = Path(options["samples"])
@@ -122,16 +127,16 @@ class Worker:
 
     def measured(self, start: Look, window: float) -> Race:
         """Watch it for `window` seconds, or until nearly all messages are deleted."""
-        seen, seen_at, pause = start.deleted, start.at, 0.0
+        previous, previous_at, pause = start.deleted, start.at, 0.0
         while True:
             time.sleep(EVERY)
             self.check_running()
             deleted, now = self.deleted(), time.perf_counter()
-            if deleted > seen:
-                seen, seen_at, pause = deleted, now, max(pause, now - seen_at)
+            if deleted > previous:
+                previous, previous_at, pause = deleted, now, max(pause, now - previous_at)
             if deleted >= self.amount * MEASURED_SHARE or (now - start.at > window and deleted > start.deleted):
                 break
-            if now - seen_at > PATIENCE:
+            if now - previous_at > PATIENCE:
                 words = f"it deleted nothing for {PATIENCE:.0f} s, {self.amount - deleted:,} messages being left"
                 raise Unavailable(f"{words}: {self.last_words()}")
         end = Look(now, deleted, self.pid)
@@ -139,8 +144,8 @@ class Worker:
             raise Unavailable(f"{self.amount:,} messages are too few to measure it")
         seconds = end.at - start.at
         others = (end.busy - start.busy - (end.ours - start.ours)) / seconds
-        concurrency = self._concurrency() if self.one.is_semel else None
-        pause = max(pause, end.at - seen_at)
+        concurrency = self._concurrency() if self.contestant.is_semel else None
+        pause = max(pause, end.at - previous_at)
         return Race(end.deleted - start.deleted, seconds, end.cpu - start.cpu, max(0.0, others), pause, concurrency)
 
     def _concurrency(self) -> int:
@@ -175,24 +180,24 @@ class Site:
         self._admin = http.client.HTTPConnection(*broker.address, timeout=30)
         self._names = itertools.count()
 
-    def race(self, one: Contestant, condition: Condition, amount: int, warm_up: float, window: float) -> Race:
+    def race(self, contestant: Contestant, condition: Condition, amount: int, warm_up: float, window: float) -> Race:
         """Fill a new queue, let the contestant at it until it is nearly empty or `window` seconds are over."""
-        with self.working(one, condition.handler, amount, condition.latency) as worker:
+        with self.working(contestant, condition.handler, amount, condition.latency) as worker:
             race = worker.measured(worker.warm_up(warm_up), window)
-            if one.is_semel:
+            if contestant.is_semel:
                 worker.stop()
             return race
 
     @contextlib.contextmanager
     def working(
-        self, one: Contestant, handler: str, amount: int, latency: float, samples: str = ""
+        self, contestant: Contestant, handler: str, amount: int, latency: float, samples: str = ""
     ) -> Iterator[Worker]:
         """The contestant at work on a new queue with `amount` messages, sampled into a folder if one is named. It is
         ended with the context."""
-        with self._answering(), self._queue(one, amount) as options:
+        with self._answering(), self._queue(contestant, amount) as options:
             self._latency(latency)
             try:
-                with self._started(one, options | {"handler": handler, "samples": samples}) as worker:
+                with self._started(contestant, options | {"handler": handler, "samples": samples}) as worker:
                     yield worker
             finally:
                 self._latency(0)
@@ -208,10 +213,10 @@ class Site:
             raise Unavailable(f"the broker failed: {reason}; it said: {self.broker.last_words()}") from error
 
     @contextlib.contextmanager
-    def _queue(self, one: Contestant, amount: int) -> Iterator[dict[str, Any]]:
+    def _queue(self, contestant: Contestant, amount: int) -> Iterator[dict[str, Any]]:
         """A new queue with `amount` messages for the contestant; yields what its worker must be told."""
-        name = f"{one.name}-{next(self._names)}"
-        visibility = {"VisibilityTimeout": str(one.visibility)}
+        name = f"{contestant.name}-{next(self._names)}"
+        visibility = {"VisibilityTimeout": str(contestant.visibility)}
         with (
             contextlib.closing(Session(self.broker.address)) as session,
             tempfile.TemporaryDirectory(prefix="effects-", dir=DATA) as folder,
@@ -222,24 +227,24 @@ class Site:
                 "queue": name,
                 "queue_url": url,
                 "amount": amount,
-                "threads": one.threads,
+                "threads": contestant.threads,
                 "dynamodb": self.stores.get("dynamodb", ""),
-                "ledger": self._ledger(one),
+                "ledger": self._ledger(contestant),
                 "effects": folder,
                 "health": f"127.0.0.1:{free_port()}",
             }
-            self._fill(one, session, options)
+            self._fill(contestant, session, options)
             yield options
             session.call("DeleteQueue", QueueUrl=url)
 
-    def _ledger(self, one: Contestant) -> str:
-        if one.needs == "sqlite":  # a new file for each: the last one's keys are no use to it
+    def _ledger(self, contestant: Contestant) -> str:
+        if contestant.needs == "sqlite":  # a new file for each: the last one's keys are no use to it
             return f"{self.stores['sqlite']}-{next(self._names)}.db"
-        return self.stores.get(one.needs, "")
+        return self.stores.get(contestant.needs, "")
 
-    def _fill(self, one: Contestant, session: Session, options: dict[str, Any]) -> None:
-        if one.own_messages:
-            run_worker(one.library, one.module, options | {"role": "fill"}, FILL_LIMIT)
+    def _fill(self, contestant: Contestant, session: Session, options: dict[str, Any]) -> None:
+        if contestant.own_messages:
+            run_worker(contestant.library, contestant.module, options | {"role": "fill"}, FILL_LIMIT)
             return
         work = NumberedSends(session.requests, options["queue_url"], BODY_BYTES, options["amount"])
         self._filler.through(self.broker, work, FILL_LIMIT)
@@ -248,25 +253,32 @@ class Site:
         check_count(session, options["queue_url"], work.messages)
 
     @contextlib.contextmanager
-    def _started(self, one: Contestant, options: dict[str, Any]) -> Iterator[Worker]:
-        told = json.dumps(options | {"role": "consume"})
-        if one.is_semel:
+    def _started(self, contestant: Contestant, options: dict[str, Any]) -> Iterator[Worker]:
+        options_json = json.dumps(options | {"role": "consume"})
+        if contestant.is_semel:
             semel = Path(sys.executable).parent / "semel"
-            command = [str(semel), "run", f"{one.module}:app", "--health", options["health"], *one.arguments]
+            command = [
+                str(semel),
+                "run",
+                f"{contestant.module}:app",
+                "--health",
+                options["health"],
+                *contestant.arguments,
+            ]
         else:
-            command = [str(python_of(one.library)), "-m", one.module, told]
+            command = [str(python_of(contestant.library)), "-m", contestant.module, options_json]
         with tempfile.TemporaryFile(dir=DATA) as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(**{VARIABLE: told, "SEMEL_STATE": str(self.broker.folder / "state")}),
+                env=environment(**{VARIABLE: options_json, "SEMEL_STATE": str(self.broker.folder / "state")}),
                 cwd=self.broker.folder,
                 start_new_session=True,
             )
             try:
-                yield Worker(self, one, options, process, log)
+                yield Worker(self, contestant, options, process, log)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -274,8 +286,8 @@ class Site:
 
     def deleted(self, queue: str) -> int:
         text = self._fetch("GET", "/metrics")
-        found = re.search(rf'^sqs_NumberOfMessagesDeleted_total{{QueueName="{re.escape(queue)}"}} (\S+)', text, re.M)
-        return int(float(found[1])) if found else 0
+        match = re.search(rf'^sqs_NumberOfMessagesDeleted_total{{QueueName="{re.escape(queue)}"}} (\S+)', text, re.M)
+        return int(float(match[1])) if match else 0
 
     def _latency(self, milliseconds: float) -> None:
         if milliseconds:
@@ -299,7 +311,7 @@ class Site:
 @contextlib.contextmanager
 def opened(progress: Progress, contestants: list[Contestant]) -> Iterator[Site]:
     """The broker, and whatever the contestants need."""
-    needs = {one.needs for one in contestants}
+    needs = {contestant.needs for contestant in contestants}
     with contextlib.ExitStack() as stack:
         DATA.mkdir(exist_ok=True)
         stores: dict[str, str] = {}
@@ -312,11 +324,11 @@ def opened(progress: Progress, contestants: list[Contestant]) -> Iterator[Site]:
             stores["postgres"] = stack.enter_context(postgres.running()).url
         if "dynamodb" in needs:
             moto = Moto()
-            moto.prepare(progress.say)
+            moto.prepare(progress.report)
             server = stack.enter_context(Server(moto))
             stores["dynamodb"] = f"http://{server.address[0]}:{server.address[1]}"
         semel = Semel(durable=True)
-        semel.prepare(progress.say)
+        semel.prepare(progress.report)
         site = Site(progress, stack.enter_context(Server(semel)), stores)
         stack.callback(site.close)
         yield site

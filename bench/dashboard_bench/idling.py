@@ -21,7 +21,7 @@ class Idle:
 
     alone: float
     unseen: float  # the dashboard runs, nobody looks
-    seen: float  # the list of queues is open in a tab
+    open_in_tab: float  # the list of queues is open in a tab
     memory: float  # MB of the dashboard
 
 
@@ -43,10 +43,10 @@ def measured(browser: Browser, queues: int, seconds: float, step: Callable[[str]
                     page.wait_for_timeout(3_000)
                     return _share(seconds, broker, dashboard)
 
-                seen: float = browser.look(dashboard.url, look).result
-                step(f"with the dashboard open in a tab: {seen:.2f} %")
+                open_in_tab: float = browser.look(dashboard.url, look).result
+                step(f"with the dashboard open in a tab: {open_in_tab:.2f} %")
                 memory = machine.memory_mb(dashboard.pid)[0]
-    return Idle(alone, unseen, seen, memory)
+    return Idle(alone, unseen, open_in_tab, memory)
 
 
 def _share(seconds: float, *processes: Process) -> float:

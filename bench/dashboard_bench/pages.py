@@ -68,13 +68,13 @@ def addresses(broker: str) -> list[tuple[str, str]]:
 def measured(
     browser: Browser, dashboard: str, pages: Sequence[tuple[str, str]], visits: int, step: Callable[[str], None]
 ) -> list[Shown]:
-    found = []
+    timings = []
     for name, address in pages:
         times = [_visit(browser, dashboard + address) for _ in range(visits)]
         longest = browser.look(dashboard + address, lambda page: page.evaluate(LONG_TASKS, 4_000)).result
-        found.append(Shown(name, times[0], tuple(times), float(longest)))
+        timings.append(Shown(name, times[0], tuple(times), float(longest)))
         step(f"{name}: {times[0]:.2f} s, then {statistics.median(times):.2f} s")
-    return found
+    return timings
 
 
 def _visit(browser: Browser, address: str) -> float:
@@ -85,10 +85,10 @@ def _visit(browser: Browser, address: str) -> float:
         began[0] = time.perf_counter()
         page.goto(address, wait_until="load")
         page.locator("h1").first.wait_for(state="visible")
-        taken = time.perf_counter() - began[0]
+        seconds = time.perf_counter() - began[0]
         if "Not there" in page.title() or page.locator("[role=alert]").count():
             raise SystemExit(f"bench-dashboard: {address} shows a problem: {page.inner_text('main')[:300]}")
-        return taken
+        return seconds
 
-    found: float = browser.look("about:blank", see).result
-    return found
+    seconds: float = browser.look("about:blank", see).result
+    return seconds

@@ -59,7 +59,7 @@ def client_of(url: str) -> Client:
     return Client(url, "us-east-1", access_key="bench", secret_key="bench")
 
 
-def fill(url: str, messages: int, dead: int, say: Callable[[str], None]) -> None:
+def fill(url: str, messages: int, dead: int, report: Callable[[str], None]) -> None:
     """A queue with so many messages, and its dead-letter queue with so many messages of five errors."""
     with client_of(url) as client:
         target = client.create_queue(DEAD, {"MessageRetentionPeriod": "1209600"})
@@ -68,7 +68,7 @@ def fill(url: str, messages: int, dead: int, say: Callable[[str], None]) -> None
         began = time.monotonic()
         _send(client, LARGE, messages, _message)
         _send(client, DEAD, dead, _dead_letter_message)
-        say(f"{messages:,} messages and {dead:,} dead-letter messages sent in {time.monotonic() - began:.0f} s")
+        report(f"{messages:,} messages and {dead:,} dead-letter messages sent in {time.monotonic() - began:.0f} s")
 
 
 def _send(client: Client, queue: str, count: int, make: Callable[[int], Entry]) -> None:
@@ -87,8 +87,10 @@ def _message(number: int) -> Entry:
 
 
 def _dead_letter_message(number: int) -> Entry:
-    error = ERRORS[number % 10 if number % 10 < len(ERRORS) else 0]
-    told = error.format(number % 256, number // 256 % 256, number % 7)
-    message = own_attributes.DeadLetterDetails(f"order-{number}", told.partition(":")[0], told, 3, f"m-{number}", LARGE)
+    template = ERRORS[number % 10 if number % 10 < len(ERRORS) else 0]
+    error = template.format(number % 256, number // 256 % 256, number % 7)
+    message = own_attributes.DeadLetterDetails(
+        f"order-{number}", error.partition(":")[0], error, 3, f"m-{number}", LARGE
+    )
     body = json.dumps({"order": number, "total": number % 500, "tenant": f"t-{number % 20}"})
     return Entry(body, own_attributes.attributes(message, {}, len(body)))

@@ -35,5 +35,5 @@ def _ask(dashboard: str, path: str, content: dict[str, Any] | None = None) -> di
     data = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(f"{dashboard}/api/v1/{path}", data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
+        job: dict[str, Any] = json.load(answer)
+        return job

@@ -53,12 +53,12 @@ def main() -> None:
     consumer = IdempotentConsumer(backend=backend_for(options), config=config, handler=nothing)
 
     async def all_of(keys: list[str], done: Callable[[int], None]) -> None:
-        async def one(key: str) -> None:
+        async def dispatch(key: str) -> None:
             result = await consumer.dispatch(key)
             expect(result.action is ConsumerAction.ACK and result.error is None, f"{key}: {result}")
             done(1)
 
-        await asyncio.gather(*(one(key) for key in keys))
+        await asyncio.gather(*(dispatch(key) for key in keys))
 
     def step_for(_number: int) -> Step:
         def step(keys: list[str], done: Callable[[int], None]) -> None:

@@ -24,8 +24,8 @@ class Contestant:
 
 SEMEL = Contestant("semel", "Semel", None, "ledger_bench.semel_worker")
 CONTESTANTS = {
-    one.name: one
-    for one in (
+    contestant.name: contestant
+    for contestant in (
         SEMEL,
         Contestant("powertools", "Powertools", POWERTOOLS, "ledger_bench.powertools_worker"),
         Contestant("idemkit", "idemkit", IDEMKIT, "ledger_bench.idemkit_worker"),
@@ -106,10 +106,10 @@ def _check_postgres(url: str) -> None:
 
     with psycopg.connect(url) as connection:
         for name in ("fsync", "synchronous_commit", "full_page_writes"):
-            found = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-            if found != ("on",):
+            row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+            if row != ("on",):
                 raise Unavailable(
-                    f"PostgreSQL runs with {name}={found}: its figures would not be those of a durable store"
+                    f"PostgreSQL runs with {name}={row}: its figures would not be those of a durable store"
                 )
 
 
@@ -118,9 +118,9 @@ def _check_redis(url: str) -> None:
 
     with redis.Redis.from_url(url, decode_responses=True) as connection:
         for name, wanted in (("appendonly", "yes"), ("appendfsync", "always")):
-            found: dict[str, str] = connection.config_get(name)
-            if found.get(name) != wanted:
-                raise Unavailable(f"Redis runs with {found}: its figures would not be those of a durable store")
+            config: dict[str, str] = connection.config_get(name)
+            if config.get(name) != wanted:
+                raise Unavailable(f"Redis runs with {config}: its figures would not be those of a durable store")
 
 
 @contextmanager

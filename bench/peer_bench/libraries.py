@@ -40,15 +40,15 @@ def python_of(library: Library | None) -> Path:
     return library.python if library else Path(sys.executable)
 
 
-def prepare(wanted: Sequence[Library], say: Callable[[str], None]) -> dict[str, str]:
+def prepare(wanted: Sequence[Library], report: Callable[[str], None]) -> dict[str, str]:
     """Versions by name. A library that cannot be had here is left out, with the reason said."""
     versions = {}
     for library in wanted:
         try:
-            versions[library.name] = library.prepare(say)
-            say(f"{library.label}: {versions[library.name]}")
+            versions[library.name] = library.prepare(report)
+            report(f"{library.label}: {versions[library.name]}")
         except Unavailable as error:
-            say(f"{library.label} is left out: {error}")
+            report(f"{library.label} is left out: {error}")
     return versions
 
 

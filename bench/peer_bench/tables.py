@@ -35,10 +35,10 @@ def rate(figure: Figure | None) -> str:
     return f"{figure.value:,.0f}{spread}" if figure.value >= 100 else f"{figure.value:.1f}{spread}"
 
 
-def quotient(one: Figure | None, other: Figure | None) -> str:
-    if one is None or other is None or not one.value or not other.value:
+def quotient(numerator: Figure | None, denominator: Figure | None) -> str:
+    if numerator is None or denominator is None or not numerator.value or not denominator.value:
         return "–"
-    value = one.value / other.value
+    value = numerator.value / denominator.value
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 

@@ -155,18 +155,18 @@ def _send(queue: Queue, bodies: list[dict[str, Any]]) -> None:
 
 
 def _work(queue: Queue, most: int) -> None:
-    taken = 0
-    while taken < most:
-        got = queue.receive(min(10, most - taken), wait=0)
-        if not got:
+    count = 0
+    while count < most:
+        messages = queue.receive(min(10, most - count), wait=0)
+        if not messages:
             return
-        queue.delete([message.receipt for message in got])
-        taken += len(got)
+        queue.delete([message.receipt for message in messages])
+        count += len(messages)
 
 
 def _dead_letter_messages(chance: random.Random) -> list[tuple[float, str, Entry]]:
     """(minutes ago, queue, message), the earliest first."""
-    found = []
+    messages = []
     numbers = iter(chance.sample(range(1_000, 9_999), sum(trouble[3] for trouble in TROUBLES)))
     for name, reason, error, count, began, ended in TROUBLES:
         for n in islice(numbers, count):
@@ -184,8 +184,8 @@ def _dead_letter_messages(chance: random.Random) -> list[tuple[float, str, Entry
                 group=f"c-{n}" if fifo else None,
                 dedup=id if fifo else None,
             )
-            found.append((chance.uniform(ended, began), name, entry))
-    return sorted(found, key=lambda one: -one[0])
+            messages.append((chance.uniform(ended, began), name, entry))
+    return sorted(messages, key=lambda message: -message[0])
 
 
 @contextmanager

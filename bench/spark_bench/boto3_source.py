@@ -21,8 +21,8 @@ class Boto3Queue:
         self.name = name
         self._client = client
         self._url = client.get_queue_url(QueueName=name)["QueueUrl"]
-        found = client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["QueueArn"])["Attributes"]
-        self.scope = found["QueueArn"].split(":", 3)[3]
+        attributes = client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["QueueArn"])["Attributes"]
+        self.scope = attributes["QueueArn"].split(":", 3)[3]
 
     def receive(self, limit: int, wait: int, *, visibility: int) -> list[Received]:
         answer = self._client.receive_message(

@@ -19,11 +19,11 @@ def main() -> int:
 
 
 def _main(file: IO[str]) -> int:
-    seen: set[str] = set()
+    moments: set[str] = set()
 
     def passed(name: str) -> None:
-        if name not in seen:
-            seen.add(name)
+        if name not in moments:
+            moments.add(name)
             file.write(f"{name} {time.time()}\n")
 
     passed("python")

@@ -25,17 +25,17 @@ class Sampler:
     """CPU seconds of this process and its children, as a line over time."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, float]] = []
+        self._samples: list[tuple[float, float]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._over.wait(0.1):
-            self._seen.append((time.time(), machine.cpu_seconds(os.getpid())))
+            self._samples.append((time.time(), machine.cpu_seconds(os.getpid())))
 
     def at(self, moment: float) -> float:
-        return min(self._seen, key=lambda seen: abs(seen[0] - moment))[1] if self._seen else 0.0
+        return min(self._samples, key=lambda sample: abs(sample[0] - moment))[1] if self._samples else 0.0
 
     def close(self) -> None:
         self._over.set()
@@ -43,9 +43,9 @@ class Sampler:
 
 
 def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[1])
+    settings: dict[str, Any] = json.loads(sys.argv[1])
     sampler = Sampler()
-    result = WORKS[given["work"]](given)
+    result = WORKS[settings["work"]](settings)
     for batch in result["batches"]:
         batch["cpu"] = sampler.at(batch["at"])
     sampler.close()
@@ -53,35 +53,35 @@ def main() -> None:
     os._exit(0)  # Spark's own shutdown is not what is measured
 
 
-def source(given: dict[str, Any], spark: Any) -> Any:
+def source(settings: dict[str, Any], spark: Any) -> Any:
     from semel.spark.source.datasource import register
 
     register(spark)
     name = "sqs"
-    if given.get("boto3"):
+    if settings.get("boto3"):
         from spark_bench.boto3_source import Boto3Source
 
         spark.dataSource.register(Boto3Source)
         name = Boto3Source.name()
     options = {
-        "queue": given["queue"],
-        "endpointUrl": given["endpoint"],
-        "segments": f"{given['folder']}/checkpoint/segments",
-        "maxMessagesPerBatch": given["per_batch"],
-        **given.get("options", {}),
+        "queue": settings["queue"],
+        "endpointUrl": settings["endpoint"],
+        "segments": f"{settings['folder']}/checkpoint/segments",
+        "maxMessagesPerBatch": settings["per_batch"],
+        **settings.get("options", {}),
     }
     return spark.readStream.format(name).options(**options).load()
 
 
-def noop(given: dict[str, Any]) -> dict[str, Any]:
+def noop(settings: dict[str, Any]) -> dict[str, Any]:
     """The source alone."""
     from semel.spark.spark_session import session
 
     spark = session("bench", master="local[2]", **{"spark.sql.streaming.numRecentProgressUpdates": 10_000})
     query = (
-        source(given, spark)
+        source(settings, spark)
         .writeStream.format("noop")
-        .option("checkpointLocation", f"{given['folder']}/checkpoint")
+        .option("checkpointLocation", f"{settings['folder']}/checkpoint")
         .trigger(availableNow=True)
         .start()
     )
@@ -95,21 +95,21 @@ def ended(progress: Any) -> dict[str, Any]:
     return {"at": began + took, "rows": progress.numInputRows, "took": took, "parts": dict(progress.durationMs)}
 
 
-def pipeline(given: dict[str, Any]) -> dict[str, Any]:
+def pipeline(settings: dict[str, Any]) -> dict[str, Any]:
     """A pipeline from its file, as `semel pipeline run --exit-when-empty` runs it."""
     with observed() as batches:
-        if "files" in given:
-            read_files_instead(given)
-        run(given, exit_when_empty=True)
+        if "files" in settings:
+            read_files_instead(settings)
+        run(settings, exit_when_empty=True)
     return {"batches": batches}
 
 
-def run(given: dict[str, Any], **how: Any) -> None:
+def run(settings: dict[str, Any], **how: Any) -> None:
     from semel.spark.pipeline.config_file import load
     from semel.spark.pipeline.runner import run as run_pipeline
 
-    file = Path(given["folder"]) / "pipeline.toml"
-    file.write_text(given["toml"])
+    file = Path(settings["folder"]) / "pipeline.toml"
+    file.write_text(settings["toml"])
     report = run_pipeline(load(file), cores=2, show="none", **how)
     if report.error is not None:
         raise SystemExit(str(report.error))
@@ -121,21 +121,21 @@ def observed() -> Iterator[list[dict[str, Any]]]:
     from semel.spark.pipeline.streaming_query import PipelineQuery
 
     batches: list[dict[str, Any]] = []
-    told = PipelineQuery._committed
+    original = PipelineQuery._committed
 
     def committed(self: Any, number: int, began: float, outcomes: Any) -> None:
-        batches.append({"at": time.time(), "rows": sum(one.rows for one in outcomes), "number": number})
-        told(self, number, began, outcomes)
+        batches.append({"at": time.time(), "rows": sum(outcome.rows for outcome in outcomes), "number": number})
+        original(self, number, began, outcomes)
 
     PipelineQuery._committed = committed  # type: ignore[method-assign]
     yield batches
 
 
-def read_files_instead(given: dict[str, Any]) -> None:
+def read_files_instead(settings: dict[str, Any]) -> None:
     """The ceiling: the same rows from Parquet files, by Spark's own source; everything after it is the same."""
     from semel.spark.source import column_types as sqs
 
-    files = given["files"]
+    files = settings["files"]
 
     class Reader:
         def __init__(self, spark: Any) -> None:
@@ -158,29 +158,29 @@ def read_files_instead(given: dict[str, Any]) -> None:
     DataStreamReader.format = chosen  # type: ignore[method-assign,assignment]
 
 
-def latency(given: dict[str, Any]) -> dict[str, Any]:
+def latency(settings: dict[str, Any]) -> dict[str, Any]:
     """From send to row: a pipeline that runs all the time, and a producer that sends a few at a time."""
     from semel.spark.pipeline.stop_request import Stop
 
     stop = Stop()
     with observed() as batches:
-        thread = threading.Thread(target=produce, args=(given, batches, stop), daemon=True)
+        thread = threading.Thread(target=produce, args=(settings, batches, stop), daemon=True)
         thread.start()
-        run(given, stop=stop)
-    return {"batches": batches, "latencies": latencies(given, batches)}
+        run(settings, stop=stop)
+    return {"batches": batches, "latencies": latencies(settings, batches)}
 
 
-def produce(given: dict[str, Any], batches: list[dict[str, Any]], stop: Any) -> None:
-    queue = Client(given["endpoint"]).queue(given["queue"])
+def produce(settings: dict[str, Any], batches: list[dict[str, Any]], stop: Any) -> None:
+    queue = Client(settings["endpoint"]).queue(settings["queue"])
     queue.send(body(0))
     while not batches or not any(batch["rows"] for batch in batches):  # Spark is warm then
         time.sleep(0.1)
     began = time.monotonic()
     number = 1
-    while time.monotonic() - began < given["seconds"]:
+    while time.monotonic() - began < settings["seconds"]:
         queue.send_many([Entry(body(number + place)) for place in range(10)])
         number += 10
-        time.sleep(10 / given["rate"])
+        time.sleep(10 / settings["rate"])
     while sum(batch["rows"] for batch in batches) < number:
         time.sleep(0.1)
     stop.ask()
@@ -190,24 +190,24 @@ def body(number: int) -> str:
     return json.dumps({"id": f"{number:012d}", "cents": number, "country": "FR", "note": "x" * 20})
 
 
-def latencies(given: dict[str, Any], batches: list[dict[str, Any]]) -> list[float]:
+def latencies(settings: dict[str, Any], batches: list[dict[str, Any]]) -> list[float]:
     import re
 
     import pyarrow.parquet as pq
 
     committed = {batch["number"]: batch["at"] for batch in batches}
-    found = []
-    for file in Path(given["folder"], "out").glob("*.parquet"):
+    seconds = []
+    for file in Path(settings["folder"], "out").glob("*.parquet"):
         number = re.search(r"b(\d{6,})", file.name)
         assert number is not None
         table = pq.read_table(file)
         for sent, id_ in zip(table["_sent_at"].to_pylist(), table["id"].to_pylist(), strict=True):
             if int(id_):
-                found.append(committed[int(number[1])] - sent.timestamp())
-    return found
+                seconds.append(committed[int(number[1])] - sent.timestamp())
+    return seconds
 
 
-def state(given: dict[str, Any]) -> dict[str, Any]:
+def state(settings: dict[str, Any]) -> dict[str, Any]:
     """Keys that are known already: `once` over the queue and over files that bring so many keys before."""
     from pyspark.sql import functions as f
 
@@ -216,29 +216,29 @@ def state(given: dict[str, Any]) -> dict[str, Any]:
     from semel.spark.spark_session import session
 
     spark = session("bench", master="local[2]", **{"spark.sql.shuffle.partitions": 4})
-    folder = Path(given["folder"])
+    folder = Path(settings["folder"])
     (folder / "known").mkdir()
     files = spark.readStream.schema(sqs.ddl()).option("maxFilesPerTrigger", 1).parquet(str(folder / "known"))
     batches: list[dict[str, Any]] = []
-    rows = once(source(given, spark).unionByName(files))
+    rows = once(source(settings, spark).unionByName(files))
 
     def count(df: Any, _number: int) -> None:
-        seen = df.groupBy(f.col("queue")).count().collect()
-        fresh = {row["queue"]: row["count"] for row in seen}
-        batches.append({"at": time.time(), "rows": fresh.get(given["queue"], 0), "known": fresh.get("known", 0)})
+        counts = df.groupBy(f.col("queue")).count().collect()
+        fresh = {row["queue"]: row["count"] for row in counts}
+        batches.append({"at": time.time(), "rows": fresh.get(settings["queue"], 0), "known": fresh.get("known", 0)})
 
     query = rows.writeStream.foreachBatch(count).option("checkpointLocation", f"{folder}/checkpoint").start()
     result: list[dict[str, Any]] = []
     made = 0
-    for size in given["sizes"]:
+    for size in settings["sizes"]:
         while made < size:
             more = min(250_000, size - made)
             known_keys(spark, folder / "known", made, more)
             made += more
         query.processAllAvailable()
-        settle()
+        await_quiet()
         mark, used = len(batches), machine.cpu_seconds(os.getpid())
-        sending = fill(given, len(result))
+        sending = fill(settings, len(result))
         query.processAllAvailable()
         used = machine.cpu_seconds(os.getpid()) - used - sending
         rows = sum(batch["rows"] for batch in batches[mark:])
@@ -247,7 +247,7 @@ def state(given: dict[str, Any]) -> dict[str, Any]:
     return {"batches": batches, "phases": result}
 
 
-def settle() -> None:
+def await_quiet() -> None:
     """Until what the state store still does with the keys it was given, behind our back, is done."""
     quiet = 0
     while quiet < 3:
@@ -276,12 +276,12 @@ def known_keys(spark: Any, folder: Path, first: int, count: int) -> None:
         file.rename(folder / f"{first}.parquet")
 
 
-def fill(given: dict[str, Any], phase: int) -> float:
+def fill(settings: dict[str, Any], phase: int) -> float:
     """Sends; returns the CPU seconds that it took here, as they are not the pipeline's."""
     began = time.thread_time()
-    queue = Client(given["endpoint"]).queue(given["queue"])
-    for start in range(0, given["amount"], 1_000):
-        queue.send_many([Entry(body(phase * given["amount"] + start + place)) for place in range(1_000)])
+    queue = Client(settings["endpoint"]).queue(settings["queue"])
+    for start in range(0, settings["amount"], 1_000):
+        queue.send_many([Entry(body(phase * settings["amount"] + start + place)) for place in range(1_000)])
     return time.thread_time() - began
 
 

@@ -50,7 +50,7 @@ def on_post_build(*, config: Any) -> None:
 
 def loaded_from_elsewhere(html: str) -> list[str]:
     """Scripts, styles, fonts and images that a browser would get from another host. A plain link is not loaded."""
-    return [found["address"] for found in _LOADED.finditer(html)]
+    return [match["address"] for match in _LOADED.finditer(html)]
 
 
 def slug(title: str, separator: str) -> str:

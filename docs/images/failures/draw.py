@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-LEFT, GAP, RIGHT = 190, 180, 130  # before the first lane, between lanes, behind the last lane
+LEFT, GAP, RIGHT = 190, 180, 130  # before the first participant, between participants, behind the last participant
 HEAD, ROW, FOOT = 96, 44, 20
 CHARACTER: Final = 6.8  # widest average of a character at 12 px, in the fonts below
 STYLE: Final = """
@@ -24,7 +24,7 @@ svg{--bg:#fff;--text:#1f2328;--muted:#59636e;--line:#afb8c1;--box:#f0f3f6;
 @media(prefers-color-scheme:dark){svg{--bg:#0d1117;--text:#e6edf3;--muted:#9198a1;--line:#57606a;--box:#21262d;
 --hidden:#1f6feb;--lease:#238636;--work:#9e6a03;--bad:#ff7b72}}
 text{font:12px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:var(--text)}
-.title{font-size:16px;font-weight:600}.lane{font-weight:600}.muted{fill:var(--muted)}.red{fill:var(--bad)}
+.title{font-size:16px;font-weight:600}.participant{font-weight:600}.muted{fill:var(--muted)}.red{fill:var(--bad)}
 .middle{text-anchor:middle}.end{text-anchor:end}
 .life{stroke:var(--line);stroke-dasharray:2 4}.arrow{stroke:var(--text);stroke-width:1.3}.head{fill:var(--text)}
 .bad{stroke:var(--bad);stroke-width:1.6}.dashed{stroke-dasharray:5 4}.badhead{fill:var(--bad)}
@@ -53,14 +53,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    lane: str
+    participant: str
     text: str
     at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Dies:
-    lane: str
+    participant: str
     text: str
     at: str = ""
 
@@ -69,16 +69,16 @@ class Dies:
 class Begin:
     """A bar begins with the step before it. Its label, of up to two lines, is beside it."""
 
-    lane: str
+    participant: str
     kind: Bar
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The bar of a lane ends with the step before it."""
+    """The bar of a participant ends with the step before it."""
 
-    lane: str
+    participant: str
 
 
 Step = Call | Note | Dies | Begin | End
@@ -88,11 +88,11 @@ Step = Call | Note | Dies | Begin | End
 class Story:
     name: str
     title: str
-    lanes: tuple[str, ...]
+    participants: tuple[str, ...]
     steps: Sequence[Step]
 
-    def x(self, lane: str) -> int:
-        return LEFT + GAP * self.lanes.index(lane)
+    def x(self, participant: str) -> int:
+        return LEFT + GAP * self.participants.index(participant)
 
 
 WORKERS: Final = ("SQS", "worker 1", "worker 2", "ledger")
@@ -285,7 +285,7 @@ class DoesNotFit(ValueError):
 
 def drawing(story: Story) -> str:
     rows = [step for step in story.steps if isinstance(step, Call | Note | Dies)]
-    width = LEFT + GAP * (len(story.lanes) - 1) + RIGHT
+    width = LEFT + GAP * (len(story.participants) - 1) + RIGHT
     height = HEAD + ROW * len(rows) + FOOT
     return "\n".join(
         (
@@ -296,7 +296,7 @@ def drawing(story: Story) -> str:
             f"<style>{STYLE}</style>",
             f'<rect width="{width}" height="{height}" rx="6" style="fill:var(--bg)"/>',
             f'<text class="title" x="16" y="28">{escape(story.title)}</text>',
-            *lanes(story, height),
+            *participants(story, height),
             *bars(story),
             *steps(story),
             "</svg>\n",
@@ -310,14 +310,14 @@ def sentence(step: Call | Note | Dies) -> str:
     if isinstance(step, Call):
         answer = f" ({step.answer})" if step.answer else ""
         return f"{at}{step.source} to {step.target}: {step.text}{answer}"
-    return f"{at}{step.lane}: {step.text}"
+    return f"{at}{step.participant}: {step.text}"
 
 
-def lanes(story: Story, height: int) -> Iterator[str]:
-    for lane in story.lanes:
-        x = story.x(lane)
+def participants(story: Story, height: int) -> Iterator[str]:
+    for participant in story.participants:
+        x = story.x(participant)
         yield f'<rect class="box" x="{x - 70}" y="44" width="140" height="26" rx="5"/>'
-        yield text(x, 61, lane, "lane middle", 120)  # bold letters are wider
+        yield text(x, 61, participant, "participant middle", 120)  # bold characters are wider
         yield f'<line class="life" x1="{x}" y1="70" x2="{x}" y2="{height - 8}"/>'
 
 
@@ -326,9 +326,9 @@ def bars(story: Story) -> Iterator[str]:
     y = HEAD - ROW
     for step in story.steps:
         if isinstance(step, Begin):
-            opened[step.lane] = (step, y)
+            opened[step.participant] = (step, y)
         elif isinstance(step, End):
-            yield from bar(story, *opened.pop(step.lane), y)
+            yield from bar(story, *opened.pop(step.participant), y)
         else:
             y += ROW
     for begin, start in opened.values():
@@ -336,11 +336,13 @@ def bars(story: Story) -> Iterator[str]:
 
 
 def bar(story: Story, begin: Begin, start: int, end: int) -> Iterator[str]:
-    x = story.x(begin.lane)
+    x = story.x(begin.participant)
     yield f'<rect class="{begin.kind}" x="{x - 6}" y="{start - 8}" width="12" height="{end - start + 16}" rx="3"/>'
-    is_first = begin.lane == story.lanes[0]
-    if begin.text and not is_first and begin.lane != story.lanes[-1]:
-        raise DoesNotFit(f"{story.name}: a bar with a label is in the first or the last lane, not in {begin.lane}")
+    is_first = begin.participant == story.participants[0]
+    if begin.text and not is_first and begin.participant != story.participants[-1]:
+        raise DoesNotFit(
+            f"{story.name}: a bar with a label is at the first or the last participant, not at {begin.participant}"
+        )
     for number, line in enumerate(begin.text.split("\n") if begin.text else ()):
         place = (x - 14, "muted end") if is_first else (x + 14, "muted")
         yield text(place[0], start + 18 + 15 * number, line, place[1], LEFT - 80 if is_first else RIGHT - 20)
@@ -363,7 +365,7 @@ def steps(story: Story) -> Iterator[str]:
 
 
 def arrow(story: Story, call: Call, y: int) -> Iterator[str]:
-    """Its label is in the gap next to its source, where no other lane is in the way."""
+    """Its label is in the gap next to its source, where no other participant is in the way."""
     start, end = story.x(call.source), story.x(call.target)
     way = 1 if end > start else -1
     middle = start + way * GAP // 2
@@ -383,13 +385,13 @@ def arrow(story: Story, call: Call, y: int) -> Iterator[str]:
 
 
 def death(story: Story, step: Dies, y: int) -> Iterator[str]:
-    x = story.x(step.lane)
+    x = story.x(step.participant)
     yield cross(x, y, 8)
     yield text(x + 16, y + 4, step.text, "red", GAP - 28)
 
 
 def note(story: Story, step: Note, y: int) -> Iterator[str]:
-    x, half = story.x(step.lane), round(len(step.text) * CHARACTER / 2) + 9
+    x, half = story.x(step.participant), round(len(step.text) * CHARACTER / 2) + 9
     yield f'<rect class="box" x="{x - half}" y="{y - 12}" width="{2 * half}" height="24" rx="12"/>'
     yield text(x, y + 4, step.text, "middle", GAP)
 
