@@ -40,13 +40,13 @@ def kombu_simple_queue(url: str) -> None:
         for number in range(3):
             queue.put({"number": number, "text": "größer & <kleiner>"})
         assert queue.qsize() == 3, queue.qsize()
-        seen = set()
+        numbers = set()
         for _ in range(3):
             message = queue.get(timeout=WAIT)
             assert message.payload["text"] == "größer & <kleiner>", message.payload
-            seen.add(message.payload["number"])
+            numbers.add(message.payload["number"])
             message.ack()
-        assert seen == {0, 1, 2}, seen
+        assert numbers == {0, 1, 2}, numbers
         assert queue.qsize() == 0, queue.qsize()
         queue.put({})
         queue.clear()
@@ -55,11 +55,11 @@ def kombu_simple_queue(url: str) -> None:
 
 def kombu_requeue(url: str) -> None:
     """What a consumer puts back comes again; what it acknowledges or rejects for good does not."""
-    seen: Counter[str] = Counter()
+    deliveries: Counter[str] = Counter()
 
     def handle(body: str, message: Any) -> None:
-        seen[body] += 1
-        if body == "again" and seen[body] == 1:
+        deliveries[body] += 1
+        if body == "again" and deliveries[body] == 1:
             message.requeue()
         elif body == "never":
             message.reject()
@@ -72,8 +72,8 @@ def kombu_requeue(url: str) -> None:
         for body in ("once", "again", "never"):
             producer.publish(body, declare=[queue])
         with Consumer(connected.channel(), [queue], callbacks=[handle]):
-            until(lambda: seen.total() >= 4, lambda: connected.drain_events(timeout=WAIT))
-    assert seen == {"once": 1, "again": 2, "never": 1}, seen
+            until(lambda: deliveries.total() >= 4, lambda: connected.drain_events(timeout=WAIT))
+    assert deliveries == {"once": 1, "again": 2, "never": 1}, deliveries
 
 
 def kombu_fifo(url: str) -> None:

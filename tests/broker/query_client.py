@@ -59,8 +59,8 @@ def send_receive_delete(sqs: Any) -> None:
 def queue_attributes(sqs: Any) -> None:
     url = sqs.create_queue(QueueName="query-attributes", Attributes={"VisibilityTimeout": "5"})["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "3", "MaximumMessageSize": "2048"})
-    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    assert {name: found[name] for name in ("VisibilityTimeout", "DelaySeconds", "MaximumMessageSize")} == {
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert {name: attributes[name] for name in ("VisibilityTimeout", "DelaySeconds", "MaximumMessageSize")} == {
         "VisibilityTimeout": "5",
         "DelaySeconds": "3",
         "MaximumMessageSize": "2048",

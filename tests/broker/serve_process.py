@@ -162,9 +162,9 @@ class Connection:
         return self._take(self._buffer.index(mark) + len(mark)).removesuffix(mark)
 
     def _take(self, length: int) -> bytes:
-        taken = bytes(self._buffer[:length])
+        prefix = bytes(self._buffer[:length])
         del self._buffer[:length]
-        return taken
+        return prefix
 
     def _read(self) -> None:
         chunk = self.socket.recv(1 << 18)

@@ -69,9 +69,9 @@ class Users:
 @pytest.fixture
 def users(credentials: Path) -> Iterator[Users]:
     with running(credentials=credentials, clock="manual") as broker:
-        found = Users(broker)
-        yield found
-        found.close()
+        users = Users(broker)
+        yield users
+        users.close()
 
 
 @contextmanager
@@ -112,8 +112,8 @@ def test_the_sender_is_a_user_id_and_never_the_access_key(users: Users) -> None:
     for profile in ("alice", "bob"):
         users(profile).send_message(QueueUrl=url, MessageBody="1")
     answer = users("alice").receive_message(QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["SenderId"])
-    found = {message["Attributes"]["SenderId"] for message in answer["Messages"]}
-    assert found == {user_id_of(AWAY, "alice"), "AIDABOB"}
+    senders = {message["Attributes"]["SenderId"] for message in answer["Messages"]}
+    assert senders == {user_id_of(AWAY, "alice"), "AIDABOB"}
 
 
 def test_a_region_is_its_own_also_where_signatures_are_checked(users: Users) -> None:

@@ -64,8 +64,8 @@ class Service:
 
     def receive(self, url: str, most: int = 10, **params: Any) -> list[dict[str, Any]]:
         answer: Any = self.client.receive_message(QueueUrl=url, MaxNumberOfMessages=most, **params)
-        found: list[dict[str, Any]] = answer.get("Messages", [])
-        return found
+        messages: list[dict[str, Any]] = answer.get("Messages", [])
+        return messages
 
     def peek(self, filters: str = "", queue: str = "orders") -> list[str]:
         """The bodies that a peek finds."""
@@ -231,9 +231,9 @@ def test_a_timeout_that_has_ended_is_seen_before_anybody_receives() -> None:
     engine.perform("SendMessage", {"QueueUrl": url, "MessageBody": "a"}, start)
     engine.perform("ReceiveMessage", {"QueueUrl": url, "VisibilityTimeout": 30}, start)
     moments = [1_029_999, 1_030_000]
-    seen = [engine.peek("orders", Wanted(), now=now)["Messages"][0]["State"] for now in moments]
+    message_states = [engine.peek("orders", Wanted(), now=now)["Messages"][0]["State"] for now in moments]
     engine.close()
-    assert seen == ["in_flight", "visible"]
+    assert message_states == ["in_flight", "visible"]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 10, 25, 1000])
@@ -242,17 +242,17 @@ def test_pages_show_every_message_once_and_end(sqs: Service, limit: int) -> None
     for start in range(0, 20, 10):
         entries = [{"Id": str(n), "MessageBody": str(n)} for n in range(start, start + 10)]
         sqs.client.send_message_batch(QueueUrl=url, Entries=entries)  # type: ignore[arg-type]
-    seen, after, pages = [], 0, 0
+    bodies, after, pages = [], 0, 0
     while True:
         page = sqs.ask(f"/_semel/queues/orders/messages?limit={limit}&after={after}").json
         assert len(page["Messages"]) <= limit
-        seen += [message["Body"] for message in page["Messages"]]
+        bodies += [message["Body"] for message in page["Messages"]]
         pages += 1
         if "Next" not in page:
             break
         assert page["Next"] > after
         after = page["Next"]
-    assert seen == [str(n) for n in range(20)]
+    assert bodies == [str(n) for n in range(20)]
     assert pages <= 20 // limit + 1
 
 
@@ -410,15 +410,15 @@ def parked(sqs: Service, stack: ExitStack, queue: str, **params: Any) -> Connect
 
 
 def test_moving_the_clock_wakes_polls_whose_message_becomes_visible(sqs: Service) -> None:
-    delayed, taken = sqs.create("delayed"), sqs.create("taken")
+    delayed, hidden = sqs.create("delayed"), sqs.create("hidden")
     sqs.send(delayed, "after a delay", DelaySeconds=10)
-    sqs.send(taken, "after a timeout")
-    sqs.receive(taken, VisibilityTimeout=10)
+    sqs.send(hidden, "after a timeout")
+    sqs.receive(hidden, VisibilityTimeout=10)
     with ExitStack() as stack:
-        polls = [parked(sqs, stack, queue) for queue in ("delayed", "taken")]
+        polls = [parked(sqs, stack, queue) for queue in ("delayed", "hidden")]
         begin = monotonic()
         sqs.clock.advance(9)
-        assert {message["state"] for message in states(sqs, "delayed", "taken")} == {"delayed", "in_flight"}
+        assert {message["state"] for message in states(sqs, "delayed", "hidden")} == {"delayed", "in_flight"}
         sqs.clock.advance(1)
         bodies = [poll.answer().json["Messages"][0]["Body"] for poll in polls]
         assert bodies == ["after a delay", "after a timeout"]
@@ -488,20 +488,20 @@ ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 def labels_of(text: str) -> dict[str, str]:
-    found, place = {}, 0
+    labels, place = {}, 0
     while place < len(text):
         match = LABEL.match(text, place)
         assert match, text
-        assert match["name"] not in found, text
-        found[match["name"]] = re.sub(r'\\["\\n]', lambda escape: ESCAPES[escape[0]], match["value"])
+        assert match["name"] not in labels, text
+        labels[match["name"]] = re.sub(r'\\["\\n]', lambda escape: ESCAPES[escape[0]], match["value"])
         place = match.end()
-    return found
+    return labels
 
 
 def parse(text: str) -> dict[tuple[str, ...], float]:
     """Prometheus' text format, strictly: name and label values to value."""
     assert text.endswith("\n")
-    found: dict[tuple[str, ...], float] = {}
+    samples: dict[tuple[str, ...], float] = {}
     described: dict[str, str] = {}
     family = ""
     for line in text.splitlines():
@@ -522,10 +522,10 @@ def parse(text: str) -> dict[tuple[str, ...], float]:
             suffixes = ("_sum", "_count") if described[family] == "summary" else ("",)
             assert match["name"] in [family + suffix for suffix in suffixes], line
             key = (match["name"], *labels_of(match["labels"] or "").values())
-            assert key not in found, line
-            found[key] = float(match["value"])
-            assert found[key] >= 0
-    return found
+            assert key not in samples, line
+            samples[key] = float(match["value"])
+            assert samples[key] >= 0
+    return samples
 
 
 def metrics(sqs: Service) -> dict[tuple[str, ...], float]:
@@ -534,9 +534,9 @@ def metrics(sqs: Service) -> dict[tuple[str, ...], float]:
 
 def of_queue(sqs: Service, queue: str) -> dict[str, float]:
     """All metrics of a queue but those that are 0, by the names that CloudWatch has for them."""
-    found = {key[0]: value for key, value in metrics(sqs).items() if key[1:] == (queue,)}
-    assert all(name.startswith("sqs_") for name in found)
-    plain = {name.removeprefix("sqs_").removesuffix("_total"): value for name, value in found.items()}
+    samples = {key[0]: value for key, value in metrics(sqs).items() if key[1:] == (queue,)}
+    assert all(name.startswith("sqs_") for name in samples)
+    plain = {name.removeprefix("sqs_").removesuffix("_total"): value for name, value in samples.items()}
     assert set(plain) == set(CLOUDWATCH.split())
     return {name: value for name, value in plain.items() if value}
 

@@ -40,11 +40,11 @@ def test_every_profile_with_a_key_pair_is_one_user(tmp_path: Path) -> None:
         """.replace("        ", ""),
     )
 
-    found = Credentials.load(path)
+    key_pairs = Credentials.load(path)
 
-    assert found == {ALICE: SECRET, "AKIDBOB": "100%(sure)s=;#"}
-    assert SECRET not in repr(found)
-    assert accepted(signed(), by=Verifier(found)) == ALICE
+    assert key_pairs == {ALICE: SECRET, "AKIDBOB": "100%(sure)s=;#"}
+    assert SECRET not in repr(key_pairs)
+    assert accepted(signed(), by=Verifier(key_pairs)) == ALICE
 
 
 def test_a_profile_says_its_account_and_user_id_or_gets_them(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_a_user_id_is_stable_and_that_of_one_name_in_one_account() -> None:
 def test_the_operator_is_the_first_user_of_the_brokers_own_account(tmp_path: Path) -> None:
     pair = "aws_secret_access_key = s\naws_access_key_id"
     text = f"[a]\n{pair} = A\naws_account_id = 111122223333\n[b]\n{pair} = B\n"
-    found = Credentials.load(credentials(tmp_path, text))
+    key_pairs = Credentials.load(credentials(tmp_path, text))
 
-    assert found.operator("000000000000") == ("B", "s")
-    assert found.operator("111122223333") == ("A", "s")
+    assert key_pairs.operator("000000000000") == ("B", "s")
+    assert key_pairs.operator("111122223333") == ("A", "s")
 
 
 @pytest.mark.parametrize(

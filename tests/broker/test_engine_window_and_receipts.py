@@ -79,15 +79,15 @@ def test_a_sweep_stops_after_a_chunk_and_says_that_there_is_more(engine: Engine)
 
 def test_the_window_is_the_same_after_it_was_read_again(engine: Engine) -> None:
     window = engine.store.dedup
-    one, two = digest_of(1, "", "one"), digest_of(1, "", "two")
-    window.remember([(one, "m1", 1)], 0)
-    window.remember([(two, "m2", 2)], 10)
-    window.remember([(one, "m3", 3)], WINDOW)  # the first had expired
+    first, second = digest_of(1, "", "one"), digest_of(1, "", "two")
+    window.remember([(first, "m1", 1)], 0)
+    window.remember([(second, "m2", 2)], 10)
+    window.remember([(first, "m3", 3)], WINDOW)  # the first had expired
     window.write_out()
     for again in (window, DedupWindow(engine.store.db)):
         again.load()
-        assert again.known([one, two], WINDOW) == {one: ("m3", 3), two: ("m2", 2)}
-        assert list(again._recent) == [two, one]
+        assert again.known([first, second], WINDOW) == {first: ("m3", 3), second: ("m2", 2)}
+        assert list(again._recent) == [second, first]
 
 
 def test_a_handle_with_a_single_bit_flipped_is_refused() -> None:

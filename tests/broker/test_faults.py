@@ -51,8 +51,8 @@ class Service:
     def receive(self, url: str, most: int = 10, **params: Any) -> list[dict[str, Any]]:
         params.setdefault("MessageSystemAttributeNames", ["ApproximateReceiveCount"])
         answer: Any = self.client.receive_message(QueueUrl=url, MaxNumberOfMessages=most, **params)
-        found: list[dict[str, Any]] = answer.get("Messages", [])
-        return found
+        messages: list[dict[str, Any]] = answer.get("Messages", [])
+        return messages
 
     def delete(self, url: str, *messages: dict[str, Any]) -> None:
         entries: Any = [{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(messages)]
@@ -106,15 +106,15 @@ def outcome(action: Callable[[], object]) -> int:
 
 
 def duplicates(sqs: Service, url: str, chances: int) -> list[bool]:
-    seen = []
+    duplicate_per_send = []
     for number in range(chances):
         sqs.send(url, str(number))
         sqs.receive(url, 1, VisibilityTimeout=30)
         again = sqs.broker.peek("orders", state="visible")
-        seen.append(bool(again))
+        duplicate_per_send.append(bool(again))
         sqs.client.purge_queue(QueueUrl=url)
         sqs.clock.advance(60)
-    return seen
+    return duplicate_per_send
 
 
 def lost_deletes(sqs: Service, url: str, chances: int) -> list[bool]:
@@ -472,13 +472,13 @@ def test_a_server_error_is_a_500_or_a_503_and_not_the_callers_fault(start: Start
     sqs = start()
     url = sqs.create()
     sqs.faults.set("server-error", 1.0)
-    seen = set()
+    errors = set()
     for _ in range(20):
         with pytest.raises(ClientError) as caught:
             sqs.client.send_message(QueueUrl=url, MessageBody="x")
         error: Any = caught.value.response
-        seen.add((error["ResponseMetadata"]["HTTPStatusCode"], error["Error"]["Code"], error["Error"]["Type"]))
-    assert seen == {(500, "InternalFailure", "Receiver"), (503, "ServiceUnavailable", "Receiver")}
+        errors.add((error["ResponseMetadata"]["HTTPStatusCode"], error["Error"]["Code"], error["Error"]["Type"]))
+    assert errors == {(500, "InternalFailure", "Receiver"), (503, "ServiceUnavailable", "Receiver")}
     assert sqs.broker.peek("orders") == []
 
 

@@ -27,8 +27,8 @@ def receive(engine: Engine, now: int, attempt: str | None = None) -> list[dict[s
     params: dict[str, Any] = {"QueueUrl": URL}
     if attempt:
         params["ReceiveRequestAttemptId"] = attempt
-    found: list[dict[str, Any]] = engine.perform("ReceiveMessage", params, Caller(now)).get("Messages", [])
-    return found
+    messages: list[dict[str, Any]] = engine.perform("ReceiveMessage", params, Caller(now)).get("Messages", [])
+    return messages
 
 
 def test_what_nobody_got_is_there_for_the_next(engine: Engine) -> None:

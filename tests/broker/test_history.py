@@ -42,16 +42,16 @@ def test_a_sample_says_what_happened_since_the_one_before_and_how_full_the_queue
     for _ in range(2):
         client.receive_message(QueueUrl=url)
     sqs.clock.advance(10)
-    found = orders(sqs)
-    assert [at - start for at in found["at"]] == pytest.approx([10, 20, 30])
-    assert found["seconds"] == [10, 10, 10]
-    assert found["sent"] == [3, 0, 0]
-    assert found["received"] == [0, 2, 1]
-    assert found["deleted"] == [0, 1, 0]
-    assert found["empty_receives"] == [0, 0, 1]
-    assert found["visible"] == [3, 1, 0]
-    assert found["in_flight"] == [0, 1, 2]
-    assert found["oldest_age"] == pytest.approx([10, 20, 30])
+    samples = orders(sqs)
+    assert [at - start for at in samples["at"]] == pytest.approx([10, 20, 30])
+    assert samples["seconds"] == [10, 10, 10]
+    assert samples["sent"] == [3, 0, 0]
+    assert samples["received"] == [0, 2, 1]
+    assert samples["deleted"] == [0, 1, 0]
+    assert samples["empty_receives"] == [0, 0, 1]
+    assert samples["visible"] == [3, 1, 0]
+    assert samples["in_flight"] == [0, 1, 2]
+    assert samples["oldest_age"] == pytest.approx([10, 20, 30])
 
 
 def test_there_is_one_sample_for_each_ten_seconds_however_many_calls_there_are(sqs: EmbeddedBroker) -> None:

@@ -40,8 +40,8 @@ class Caller:
 
 def pending(*requests: Caller) -> PendingCalls:
     waiting = PendingCalls()
-    for one in requests:
-        waiting.add(cast(PendingCall, SimpleNamespace(request=one)))
+    for caller in requests:
+        waiting.add(cast(PendingCall, SimpleNamespace(request=caller)))
     return waiting
 
 
@@ -86,9 +86,9 @@ def test_a_transaction_has_no_more_calls_than_the_event_loop_can_wait_for() -> N
 def test_while_others_wait_nothing_is_done_for_clients_that_have_gone() -> None:
     gone = [Caller(hung_up=True) for _ in range(calls.MAX_IN_TRANSACTION)]
     there = [Caller() for _ in range(calls.MAX_IN_TRANSACTION)]
-    taken = pending(*gone, *there).take()
-    assert [cast(Any, one).request for one in taken] == there
-    assert all(one.aborted for one in gone)
+    next_calls = pending(*gone, *there).take()
+    assert [cast(Any, pending_call).request for pending_call in next_calls] == there
+    assert all(caller.aborted for caller in gone)
 
 
 def test_a_call_that_finds_too_many_waiting_is_throttled_and_the_broker_goes_on() -> None:
@@ -124,7 +124,7 @@ def test_receives_that_bring_too_much_for_one_transaction_are_served_by_the_next
         for at in range(0, len(entries), 10):
             sqs.send_message_batch(QueueUrl=url, Entries=cast(Any, entries[at : at + 10]))
         client.send(call("ReceiveMessage", QUEUE, host=client.host) * (MAX_PIPELINED // 2))
-        answers = [one.answer().json for one in (client, poller) for _ in range(MAX_PIPELINED // 2)]
+        answers = [connection.answer().json for connection in (client, poller) for _ in range(MAX_PIPELINED // 2)]
         assert sorted(message["Body"] for answer in answers for message in answer["Messages"]) == bodies
 
 

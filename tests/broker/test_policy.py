@@ -110,12 +110,12 @@ def test_an_element_that_is_missing_or_there_twice_is_not_understood() -> None:
 )
 def test_a_principal_names_accounts_and_users(principal: Any, who: str) -> None:
     for effect, matched in (("Allow", ALLOWED), ("Deny", DENIED)):
-        found = [
+        names = [
             user.name
             for user in (ALICE, CAROL, BOB)
             if verdict(statement(effect, Principal=principal), who=user) is matched
         ]
-        assert found == who.split()
+        assert names == who.split()
 
 
 @pytest.mark.parametrize(
@@ -420,9 +420,9 @@ _JSON = st.recursive(
 )
 def test_any_statement_can_be_parsed_and_none_that_is_malformed_permits(malformed: dict[str, Any]) -> None:
     policy = Policy.parse(json.dumps({"Statement": [malformed]}))
-    found = policy.verdict(ALICE, "SendMessage", QUEUE, context_of(Access(ALICE), "000000000000", NOW))
-    assert found in Verdict
-    if found is ALLOWED:
+    verdict = policy.verdict(ALICE, "SendMessage", QUEUE, context_of(Access(ALICE), "000000000000", NOW))
+    assert verdict in Verdict
+    if verdict is ALLOWED:
         assert malformed["Effect"] == "Allow"
         assert {"Resource"} < malformed.keys()
 

@@ -103,8 +103,8 @@ def test_a_ready_file_is_there_from_the_ready_line_to_the_end(
     text = (tmp_path / "broker.json").read_text()
     assert text.count("\n") == 1
     assert text.endswith("\n")
-    told = {"url": broker.url, "pid": broker.pid, "region": "eu-west-1", "account": "123456789012"}
-    assert json.loads(text) == told
+    expected = {"url": broker.url, "pid": broker.pid, "region": "eu-west-1", "account": "123456789012"}
+    assert json.loads(text) == expected
     assert_clean(broker.stop(number), number)
     assert list(tmp_path.iterdir()) == []
 
@@ -267,10 +267,10 @@ def test_a_second_broker_on_the_same_folder_is_refused_and_the_first_goes_on(ser
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert f"port {port}" in refusal(tmp_path, "--port", str(port), "--ephemeral")
 
 
@@ -287,17 +287,17 @@ def test_of_two_brokers_that_start_on_one_port_at_once_one_is_refused(tmp_path: 
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
     try:
         end = monotonic() + 20
-        while all(one.poll() is None for one in both) and monotonic() < end:
+        while all(process.poll() is None for process in both) and monotonic() < end:
             sleep(0.02)
-        (refused,) = [one for one in both if one.poll() is not None]
+        (refused,) = [process for process in both if process.poll() is not None]
         errors = refused.communicate()[1]
         assert refused.returncode == 1
         assert f"port {port}" in errors
         assert errors.count("\n") == 1
     finally:
-        for one in both:
-            one.kill()
-            one.communicate()
+        for process in both:
+            process.kill()
+            process.communicate()
 
 
 def test_a_data_folder_that_is_a_file_is_named(tmp_path: Path) -> None:

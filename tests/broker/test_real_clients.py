@@ -360,28 +360,28 @@ def node(broker: Serve) -> dict[str, Any]:
         stamp.write_text(lock)
     done = subprocess.run([node, "consumer.mjs", broker.url], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    seen: dict[str, Any] = json.loads(done.stdout)
-    return seen
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 @pytest.mark.slow
 def test_sqs_consumer_handles_100_messages_exactly_once_each(broker: Serve, node: dict[str, Any]) -> None:
     """The SDK checks the MD5 of every body that it sends and receives, and throws if one is wrong."""
-    seen = node["standard"]
-    assert sorted(seen["numbers"]) == list(range(100)), seen
-    assert sorted(seen["bodies"]) == sorted(f"message {number} – größer\n" for number in range(100))
-    assert sorted(seen["bytes"]) == [[0, 255, number] for number in range(100)]
+    messages = node["standard"]
+    assert sorted(messages["numbers"]) == list(range(100)), messages
+    assert sorted(messages["bodies"]) == sorted(f"message {number} – größer\n" for number in range(100))
+    assert sorted(messages["bytes"]) == [[0, 255, number] for number in range(100)]
     assert broker.peek("js-standard") == []
 
 
 @pytest.mark.slow
 def test_sqs_consumer_gets_a_fifo_queue_in_order_and_without_duplicates(node: dict[str, Any]) -> None:
-    seen = node["fifo"]
-    assert sorted(body for body in seen["bodies"] if body[0] == "b") == ["b1", "b2"], seen
-    assert [body for body in seen["bodies"] if body[0] == "a"] == ["a1", "a2", "a3"]
-    assert seen["groups"] == [body[0] for body in seen["bodies"]]
-    assert seen["ids"][3] == seen["ids"][0]
-    assert seen["sequence"][3] == seen["sequence"][0]
+    messages = node["fifo"]
+    assert sorted(body for body in messages["bodies"] if body[0] == "b") == ["b1", "b2"], messages
+    assert [body for body in messages["bodies"] if body[0] == "a"] == ["a1", "a2", "a3"]
+    assert messages["groups"] == [body[0] for body in messages["bodies"]]
+    assert messages["ids"][3] == messages["ids"][0]
+    assert messages["sequence"][3] == messages["sequence"][0]
 
 
 @pytest.mark.slow
@@ -390,7 +390,7 @@ def test_a_message_that_an_sqs_consumer_fails_on_ends_in_the_dead_letter_queue(n
         "tries": ["1", "2", "3"],
         "good": 1,
         "left": 0,
-        "letter": {"body": "bad", "source": f"arn:aws:sqs:us-east-1:{ACCOUNT}:js-work"},
+        "deadLetter": {"body": "bad", "source": f"arn:aws:sqs:us-east-1:{ACCOUNT}:js-work"},
     }
 
 

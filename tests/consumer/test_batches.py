@@ -18,9 +18,9 @@ from semel.telemetry.attempt_log import AttemptLog
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("clicks", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("clicks", dlq="dead")
+        yield place
 
 
 def send(place: Place, *ids: int) -> None:
@@ -81,12 +81,12 @@ class TestOutcomes:
         assert calls == [[1]]
 
     def test_each_item_can_have_an_outcome_of_its_own(self, place: Place) -> None:
-        app, seen = App(), list[tuple[int, int]]()
+        app, attempts = App(), list[tuple[int, int]]()
 
         @app.batch_handler("clicks", key="$.id")
         def store(batch: Batch[dict[str, int]]) -> None:
             for item in batch:
-                seen.append((item.value["id"], item.attempt))
+                attempts.append((item.value["id"], item.attempt))
                 match item.value["id"], item.attempt:
                     case 2, 1:
                         item.retry("busy", after=7)
@@ -104,7 +104,7 @@ class TestOutcomes:
         assert (dead_letter_details(dead)["reason"], dead_letter_details(dead)["error"]) == ("rejected", "bot traffic")
         place.clock.advance(7)
         worker.drain()
-        assert sorted(seen) == [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
+        assert sorted(attempts) == [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
         assert place.is_empty("clicks")
 
     def test_messages_of_a_failed_call_go_alone_the_next_time_so_that_a_bad_one_fails_alone(self, place: Place) -> None:
@@ -498,12 +498,12 @@ def test_a_batch_handler_that_asks_for_what_each_item_has_is_refused() -> None:
 
 
 def test_what_was_decoded_is_what_the_annotation_says(place: Place) -> None:
-    app, seen = App(), list[Any]()
+    app, batch_values = App(), list[Any]()
 
     @app.batch_handler("clicks")
     def store(batch: Batch[str]) -> None:
-        seen.extend(batch.values)
+        batch_values.extend(batch.values)
 
     place.send("just text", "clicks")
     place.worker(app).drain()
-    assert seen == ["just text"]
+    assert batch_values == ["just text"]

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -71,11 +71,11 @@ def test_a_full_consumer_waits_without_polling(app: App, monkeypatch: pytest.Mon
 
 
 def test_a_message_that_arrives_after_the_stop_is_shown_again_at_once(sqs_broker: EmbeddedBroker) -> None:
-    app, seen = App(), list[str]()
+    app, bodies = App(), list[str]()
 
     @app.handler("orders")
     def handle(body: str) -> None:
-        seen.append(body)
+        bodies.append(body)
 
     sqs = sqs_broker.client()
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
@@ -86,7 +86,7 @@ def test_a_message_that_arrives_after_the_stop_is_shown_again_at_once(sqs_broker
         assert driver.worker.receive(consumer) == 1
         driver.worker.work(consumer)
         driver.worker.finish(consumer)
-        assert seen == []
+        assert bodies == []
         assert len(sqs_broker.peek("orders", state="visible")) == 1
         assert consumer.in_flight.admission.in_use == 0
 
@@ -123,12 +123,12 @@ def test_one_slow_message_does_not_hold_up_those_it_came_with(app: App) -> None:
 
 
 def test_no_member_of_a_group_is_begun_when_its_visibility_is_about_to_end(sqs_broker: EmbeddedBroker) -> None:
-    app, seen = App(lease=30), list[str]()
+    app, bodies = App(lease=30), list[str]()
 
     @app.handler("events.fifo")
     def handle(body: str) -> None:
-        seen.append(body)
-        if body == "1" and seen.count("1") == 1:
+        bodies.append(body)
+        if body == "1" and bodies.count("1") == 1:
             sqs_broker.clock.advance(29.8)  # a pause so long that no beat got through
 
     sqs = sqs_broker.client()
@@ -137,10 +137,10 @@ def test_no_member_of_a_group_is_begun_when_its_visibility_is_about_to_end(sqs_b
         sqs.send_message(QueueUrl=url, MessageBody=number, MessageGroupId="g", MessageDeduplicationId=number)
     with driving(app, sqs_broker) as driver:
         driver.drain()
-        assert seen == ["1"]
+        assert bodies == ["1"]
         sqs_broker.clock.advance(31)
         driver.drain()
-    assert seen == ["1", "2", "3"]
+    assert bodies == ["1", "2", "3"]
 
 
 def test_the_lease_is_always_set_and_can_be_chosen_for_each_handler(sqs_broker: EmbeddedBroker) -> None:

@@ -44,9 +44,9 @@ def app_for(book: Book, **options: Any) -> App:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue(QUEUE, dlq="dead.fifo")
-        yield found
+    with new_place() as place:
+        place.queue(QUEUE, dlq="dead.fifo")
+        yield place
 
 
 def send(place: Place, *names: str) -> None:

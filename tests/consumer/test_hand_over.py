@@ -86,13 +86,13 @@ def test_an_inbox_gives_what_it_has_in_order_and_nothing_when_closed() -> None:
 def test_every_item_is_taken_once_by_somebody_whatever_the_order_of_waking(most: int) -> None:
     """Many threads take a few at a time and come late to what they were woken for: no wake-up may get lost."""
     inbox: Inbox[int] = Inbox()
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     lock = threading.Lock()
 
     def work() -> None:
-        while taken := inbox.take(most, None):
+        while items := inbox.take(most, None):
             with lock:
-                seen.update(taken)
+                counts.update(items)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -105,7 +105,7 @@ def test_every_item_is_taken_once_by_somebody_whatever_the_order_of_waking(most:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert seen == dict.fromkeys(range(6_000), 1)
+    assert counts == dict.fromkeys(range(6_000), 1)
 
 
 def test_a_slow_taker_does_not_keep_the_others_asleep() -> None:
@@ -114,9 +114,9 @@ def test_a_slow_taker_does_not_keep_the_others_asleep() -> None:
     done: list[int] = []
 
     def work() -> None:
-        while taken := inbox.take(1, None):
+        while items := inbox.take(1, None):
             all_at_work.wait()  # only passes if five of them work at the same time
-            done.extend(taken)
+            done.extend(items)
 
     threads = [threading.Thread(target=work) for _ in range(5)]
     for thread in threads:

@@ -268,14 +268,14 @@ def test_work_that_is_done_outlasts_any_outage_of_the_ledger_hidden_and_is_recor
 
 
 def test_a_heartbeat_gives_sqs_one_attempt_and_a_sixth_of_the_lease(sqs_broker: EmbeddedBroker, queue: str) -> None:
-    given: list[float] = []
+    timeouts: list[float] = []
     calls: list[int] = []
 
     def during(driver: Driver, ctx: Context) -> None:
         change = driver.consumer("jobs").setup.queue.change_visibility
 
         def watched(pairs: Any, *, timeout: float) -> Any:
-            given.append(timeout)
+            timeouts.append(timeout)
             return change(pairs, timeout=timeout)
 
         driver.consumer("jobs").setup.queue.change_visibility = watched  # type: ignore[assignment, method-assign]
@@ -290,7 +290,7 @@ def test_a_heartbeat_gives_sqs_one_attempt_and_a_sixth_of_the_lease(sqs_broker: 
         send(sqs_broker, queue)
         driver.worker.receive(driver.consumer("jobs"))
         driver.worker.work(driver.consumer("jobs"))
-        assert given == [LEASE / 6]
+        assert timeouts == [LEASE / 6]
         assert calls == [1]
 
 

@@ -18,9 +18,9 @@ HOUR = 3_600
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 def test_a_long_job_keeps_its_message_hidden_and_its_claim_alive(place: Place) -> None:
@@ -62,7 +62,7 @@ def test_messages_that_wait_for_their_turn_are_kept_too(place: Place) -> None:
 
 
 def test_a_claim_that_somebody_else_has_by_now_is_lost_though_the_message_is_still_ours(place: Place) -> None:
-    app, told = App(), list[bool]()
+    app, lost = App(), list[bool]()
 
     @app.handler("orders", key="$.id")
     def encode(video: dict[str, Any], ctx: Context) -> None:
@@ -71,13 +71,13 @@ def test_a_claim_that_somebody_else_has_by_now_is_lost_though_the_message_is_sti
         assert isinstance(verdict, Won)
         place.clock.advance(LEASE / 3)
         worker.worker.beat()
-        told.append(ctx.lost.is_set())
+        lost.append(ctx.lost.is_set())
 
     place.send({"id": 7})
     worker = place.worker(app)
     consumer = take(worker)
     worker.worker.work(consumer)
-    assert told == [True]
+    assert lost == [True]
     assert (place.known("7").status, place.known("7").fence) == (Status.CLAIMED, 2)
     assert len(place.messages()) == 1
     assert consumer.metrics.deleted.count == 0

@@ -176,14 +176,14 @@ class Past(NamedTuple):
 
 def possible(state: State) -> list[Event]:
     """Asked of the code itself, so that a step that sneaks into it is walked too."""
-    found = []
+    events = []
     for event in Event:
         try:
             step(state, event)
         except ImpossibleStep:
             continue
-        found.append(event)
-    return found
+        events.append(event)
+    return events
 
 
 POSSIBLE: Final = {state: possible(state) for state in State}

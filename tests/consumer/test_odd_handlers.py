@@ -31,15 +31,15 @@ from waiting import until
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -360,17 +360,17 @@ class TestRaised:
 
 
 def test_a_batch_handler_may_change_the_list_of_its_batch(place: Place) -> None:
-    app, seen = App(), list[Any]()
+    app, ids = App(), list[Any]()
 
     @app.batch_handler("orders", key="$.id")
     def handle(batch: Batch[dict[str, Any]]) -> None:
         while batch.items:
-            seen.append(batch.items.pop().value["id"])
+            ids.append(batch.items.pop().value["id"])
 
     for number in range(3):
         place.send({"id": number})
     assert place.worker(app).drain() == 3
-    assert sorted(seen) == [0, 1, 2]
+    assert sorted(ids) == [0, 1, 2]
     assert place.is_empty()
 
 

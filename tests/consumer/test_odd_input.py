@@ -14,16 +14,16 @@ from running_apps import client_of, running_app
 from semel import App, Message
 from semel.broker import running
 from semel.ledger.sqlite.ledger import SqliteLedger
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs import Queue, Received
 from waiting import until
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 ODD = [
@@ -48,7 +48,13 @@ def test_no_attribute_in_our_names_stops_the_app(tmp_path: Path) -> None:
         def handle(message: Message) -> None:
             handled.append(message.body)
 
-        for name in (letters.OWN, letters.PACKED, letters.REASON, letters.ATTEMPTS, letters.REDRIVES):
+        for name in (
+            own_attributes.OWN,
+            own_attributes.PACKED,
+            own_attributes.REASON,
+            own_attributes.ATTEMPTS,
+            own_attributes.REDRIVES,
+        ):
             for text in ODD:
                 queue.send("odd", attributes={name: text})
         queue.send("good")

@@ -56,9 +56,9 @@ class Picky(SqliteLedger):
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with running(clock="manual") as broker, place_of(broker, lambda clock: Picky(clock=clock)) as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with running(clock="manual") as broker, place_of(broker, lambda clock: Picky(clock=clock)) as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 def picky(place: Place, *refused: str) -> Picky:

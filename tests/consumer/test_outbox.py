@@ -19,10 +19,10 @@ from semel.telemetry.attempt_log import AttemptLog
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        found.queue("receipts")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        place.queue("receipts")
+        yield place
 
 
 def app_that_sends(*messages: dict[str, Any], **options: Any) -> App:

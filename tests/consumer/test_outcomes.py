@@ -25,9 +25,9 @@ HOUR = 3_600
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 class TestDone:
@@ -293,13 +293,15 @@ class TestDeadLetters:
         assert dead_letter_details(dead)["key"] == "7"
 
     def test_a_message_has_all_its_ten_attributes_again_after_a_redrive(self, place: Place) -> None:
-        app, own, seen = App(), {f"a{n}": f"value {n}" for n in range(10)}, list[dict[str, Any]]()
+        app, own, handled_attributes = App(), {f"a{n}": f"value {n}" for n in range(10)}, list[dict[str, Any]]()
 
         @app.handler("orders", key="attribute:a3")
         def ship(order: Message, ctx: Context) -> None:
             assert ctx.key == "value 3"
-            seen.append({name: attribute.value for name, attribute in order.attributes.items() if name in own})
-            if len(seen) == 1:
+            handled_attributes.append(
+                {name: attribute.value for name, attribute in order.attributes.items() if name in own}
+            )
+            if len(handled_attributes) == 1:
                 raise Reject("not today")
 
         place.send({"id": 7}, attributes=own)
@@ -309,7 +311,7 @@ class TestDeadLetters:
         assert len(dead["MessageAttributes"]) <= 10
         place.redrive("dead")
         worker.drain()
-        assert seen == [own, own]
+        assert handled_attributes == [own, own]
 
     def test_a_crash_after_the_copy_was_made_loses_nothing_and_its_second_copy_bears_the_same_key(
         self, place: Place
@@ -331,7 +333,7 @@ class TestDeadLetters:
         assert calls.seen == [("7", 1), ("7", 2), ("7", 1)]
         assert place.is_empty()
 
-    def test_the_same_delivery_of_a_rejected_message_is_deleted_and_no_second_letter_is_written(
+    def test_the_same_delivery_of_a_rejected_message_is_deleted_and_no_second_dead_letter_is_written(
         self, place: Place
     ) -> None:
         calls = Calls(Reject("no"))

@@ -38,21 +38,21 @@ def broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Embedded
         "AWS_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
-    with Client(broker.url) as found:
-        yield found
+    with Client(broker.url) as client:
+        yield client
 
 
 @pytest.fixture
 def orders(client: Client) -> Queue:
     """Keeps messages for 4 days; its dead-letter queue for 10."""
-    letters = client.create_queue("orders-dlq", {"MessageRetentionPeriod": str(10 * DAY)})
-    policy = json.dumps({"deadLetterTargetArn": letters.arn, "maxReceiveCount": 5})
+    dead_letter_queue = client.create_queue("orders-dlq", {"MessageRetentionPeriod": str(10 * DAY)})
+    policy = json.dumps({"deadLetterTargetArn": dead_letter_queue.arn, "maxReceiveCount": 5})
     return client.create_queue("orders", {"MessageRetentionPeriod": str(4 * DAY), "RedrivePolicy": policy})
 
 

@@ -19,8 +19,8 @@ def page(completed: int) -> list[Metric]:
 
 
 def value(families: list[Metric], name: str) -> float | None:
-    found = [sample.value for family in families for sample in family.samples if sample.name == f"semel_{name}"]
-    return found[0] if found else None
+    values = [sample.value for family in families for sample in family.samples if sample.name == f"semel_{name}"]
+    return values[0] if values else None
 
 
 def samples(families: list[Metric]) -> int:

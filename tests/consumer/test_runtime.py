@@ -25,14 +25,14 @@ from waiting import PATIENCE, until
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
-    with SqliteLedger(str(tmp_path / "ledger.db")) as found:
-        yield found
+    with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
+        yield ledger
 
 
 @pytest.fixture
@@ -57,17 +57,17 @@ def is_empty(broker: EmbeddedBroker, name: str = "orders") -> bool:
 
 def test_every_message_is_handled_once_and_deleted(app: App, broker: EmbeddedBroker) -> None:
     queue = make_queue(app)
-    seen: Counter[int] = Counter()
+    calls: Counter[int] = Counter()
 
     @app.handler("orders")
     def handle(order: dict[str, Any]) -> None:
-        seen[order["n"]] += 1
+        calls[order["n"]] += 1
 
     send(queue, [json.dumps({"n": n}) for n in range(500)])
     with running_app(app) as run:
         until(lambda: run.deleted == 500)
         report = run.stop()
-    assert seen == dict.fromkeys(range(500), 1)
+    assert calls == dict.fromkeys(range(500), 1)
     assert report.clean
     assert report.completed == 500
     assert is_empty(broker)
@@ -151,12 +151,12 @@ def test_async_handlers_share_one_loop(app: App) -> None:
 
 def test_failures_give_their_slots_back(app: App, broker: EmbeddedBroker) -> None:
     queue = make_queue(app)
-    seen: Counter[str] = Counter()
+    attempts: Counter[str] = Counter()
 
     @app.handler("orders", concurrency=2)
     def handle(body: str) -> None:
-        seen[body] += 1
-        if seen[body] == 1:
+        attempts[body] += 1
+        if attempts[body] == 1:
             raise Retry(after=0)
 
     send(queue, [str(n) for n in range(20)])
@@ -164,7 +164,7 @@ def test_failures_give_their_slots_back(app: App, broker: EmbeddedBroker) -> Non
         until(lambda: run.deleted == 20)
         run.stop()
         until(lambda: run.consumer().in_flight.admission.in_use == 0, "the last slot's return")
-    assert set(seen.values()) == {2}
+    assert set(attempts.values()) == {2}
 
 
 def test_rejected_messages_become_dead_letters_and_others_go_on(app: App, broker: EmbeddedBroker) -> None:
@@ -184,7 +184,7 @@ def test_rejected_messages_become_dead_letters_and_others_go_on(app: App, broker
 
 def test_a_fifo_queue_keeps_its_groups_in_order_and_side_by_side(app: App, broker: EmbeddedBroker) -> None:
     queue = make_queue(app, "ledger.fifo")
-    seen: defaultdict[str, list[int]] = defaultdict(list)
+    numbers_of_group: defaultdict[str, list[int]] = defaultdict(list)
     busy: Counter[str] = Counter()
     failed: set[str] = set()
 
@@ -197,7 +197,7 @@ def test_a_fifo_queue_keeps_its_groups_in_order_and_side_by_side(app: App, broke
             if n == 3 and group not in failed and group != "a1":
                 failed.add(group)
                 raise Retry("once", after=0)
-            seen[group].append(n)
+            numbers_of_group[group].append(n)
         finally:
             busy[group] -= 1
 
@@ -205,7 +205,7 @@ def test_a_fifo_queue_keeps_its_groups_in_order_and_side_by_side(app: App, broke
     send(queue, bodies, group=lambda place: f"a{place % 5}")
     with running_app(app) as run:
         until(lambda: run.deleted == 60)
-    assert seen == {f"a{place}": list(range(12)) for place in range(5)}
+    assert numbers_of_group == {f"a{place}": list(range(12)) for place in range(5)}
     assert len(failed) == 4
 
 
@@ -226,8 +226,8 @@ def test_a_batch_in_a_transaction_is_recorded_with_its_writes(
     with running_app(app) as run:
         until(lambda: run.deleted == 200)
     with ledger.transaction() as tx:
-        found = [n for (n,) in tx.execute("SELECT n FROM clicks ORDER BY n").fetchall()]
-    assert found == list(range(200))
+        numbers = [n for (n,) in tx.execute("SELECT n FROM clicks ORDER BY n").fetchall()]
+    assert numbers == list(range(200))
     assert max(sizes) > 10
 
 
@@ -301,15 +301,15 @@ def test_async_handlers_that_do_not_finish_in_time_are_cancelled_and_given_back(
 
 def test_exit_when_empty_ends_by_itself_when_the_queue_is_empty(app: App) -> None:
     queue = make_queue(app)
-    seen: list[str] = []
+    bodies: list[str] = []
 
     @app.handler("orders")
     def handle(body: str) -> None:
-        seen.append(body)
+        bodies.append(body)
 
     send(queue, [str(n) for n in range(30)])
     report = app.run(exit_when_empty=True)
-    assert report.completed == len(seen) == 30
+    assert report.completed == len(bodies) == 30
 
 
 def test_stopping_an_idle_consumer_does_not_wait_for_its_long_poll(app: App, broker: EmbeddedBroker) -> None:
@@ -355,7 +355,7 @@ def test_without_the_ledger_nothing_is_worked_on_and_all_goes_on_when_it_is_back
     app: App, ledger: SqliteLedger, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = make_queue(app)
-    seen: list[str] = []
+    bodies: list[str] = []
     away = threading.Event()
     away.set()
 
@@ -374,18 +374,18 @@ def test_without_the_ledger_nothing_is_worked_on_and_all_goes_on_when_it_is_back
 
     @app.handler("orders")
     def handle(body: str) -> None:
-        seen.append(body)
+        bodies.append(body)
 
     send(queue, [str(n) for n in range(40)])
     with running_app(app) as run:
         until(lambda: run.runtime.breaker.is_open, "the circuit's opening")
         assert not run.runtime.health().ready
         assert run.runtime.health().live
-        assert seen == []
+        assert bodies == []
         away.clear()
         until(lambda: run.deleted == 40)
         assert run.runtime.health().ready
-    assert len(seen) == 40
+    assert len(bodies) == 40
 
 
 def test_a_queue_that_vanishes_stops_the_app_and_says_so(app: App) -> None:
@@ -428,11 +428,11 @@ def test_a_missing_permission_stops_the_app_and_is_named(app: App, call: str, mo
 def test_a_poller_that_hangs_is_noticed_and_replaced(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = make_queue(app)
     hangs = threading.Event()
-    seen: list[str] = []
+    bodies: list[str] = []
 
     @app.handler("orders")
     def handle(body: str) -> None:
-        seen.append(body)
+        bodies.append(body)
 
     whole = Queue.receive
     hung: list[int] = []
@@ -449,7 +449,7 @@ def test_a_poller_that_hangs_is_noticed_and_replaced(app: App, monkeypatch: pyte
         until(lambda: hung)
         run.runtime.consumers[0].receiver.last_poll -= 10_000
         assert not run.runtime.health().live
-        until(lambda: seen == ["x"])
+        until(lambda: bodies == ["x"])
         assert run.consumer().metrics.watchdog_restarts.count == 1
         assert run.runtime.health().live
         hangs.set()

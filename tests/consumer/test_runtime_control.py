@@ -27,8 +27,8 @@ PAUSE, RESUME = Command(Action.PAUSE), Command(Action.RESUME)
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def make_queue(app: App, name: str = "orders") -> Queue:
     return app.client().create_queue(name, {"FifoQueue": "true"} if name.endswith(".fifo") else None)
 
 
-def noting(seen: list[str]) -> Callable[[str], None]:
+def noting(handled_bodies: list[str]) -> Callable[[str], None]:
     def handle(body: str) -> None:
-        seen.append(body)
+        handled_bodies.append(body)
 
     return handle
 
@@ -57,8 +57,8 @@ def control(run: Running) -> RuntimeControl:
 
 
 def state(run: Running, queue: str = "orders") -> dict[str, Any]:
-    found: dict[str, Any] = control(run).workers()["queues"][queue]
-    return found
+    queue_state: dict[str, Any] = control(run).workers()["queues"][queue]
+    return queue_state
 
 
 def concurrency(count: int, queue: str | None = None) -> Command:
@@ -81,8 +81,8 @@ def set_back(runtime: Runtime, seconds: float) -> None:
 @pytest.mark.parametrize("name", ["orders", "orders.fifo"])
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(app: App, broker: EmbeddedBroker, name: str) -> None:
     queue = make_queue(app, name)
-    seen: list[str] = []
-    app.handler(name)(noting(seen))
+    handled_bodies: list[str] = []
+    app.handler(name)(noting(handled_bodies))
     group = (lambda place: "g") if queue.fifo else None
     with running_app(app) as run:
         until(lambda: receivers(run.runtime))
@@ -91,10 +91,10 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(app: App, broker: Embe
         send(queue, ["a", "b"], group)
         assert state(run, name)["paused"]
         assert [message["State"] for message in broker.peek(name)] == ["visible"] * 2
-        assert seen == []
+        assert handled_bodies == []
         control(run).do(RESUME)
         until(lambda: run.deleted == 2)
-        assert (seen if queue.fifo else sorted(seen)) == ["a", "b"]
+        assert (handled_bodies if queue.fifo else sorted(handled_bodies)) == ["a", "b"]
         assert not state(run, name)["paused"]
         assert run.stop().clean
 
@@ -140,16 +140,16 @@ def test_a_pause_is_not_taken_for_a_hanging_poll_and_the_worker_stays_well(app: 
 
 
 def test_one_queue_is_paused_and_the_other_works_on(app: App, broker: EmbeddedBroker) -> None:
-    seen: list[str] = []
+    handled_bodies: list[str] = []
     queues = [make_queue(app, name) for name in ("orders", "emails")]
     for name in ("orders", "emails"):
-        app.handler(name)(noting(seen))
+        app.handler(name)(noting(handled_bodies))
     with running_app(app) as run:
         carry_out(run.runtime, Command(Action.PAUSE, "orders"))
         for queue in queues:
             send(queue, [queue.name])
         until(lambda: run.deleted == 1)
-        assert seen == ["emails"]
+        assert handled_bodies == ["emails"]
         assert len(broker.peek("orders")) == 1
 
 
@@ -168,8 +168,8 @@ def test_commands_before_the_start_count(app: App, broker: EmbeddedBroker) -> No
     from contextlib import ExitStack
 
     queue = make_queue(app)
-    seen: list[str] = []
-    app.handler("orders")(noting(seen))
+    handled_bodies: list[str] = []
+    app.handler("orders")(noting(handled_bodies))
     send(queue, ["x"])
     with ExitStack() as stack:
         runtime = app.prepare(stack)
@@ -182,7 +182,7 @@ def test_commands_before_the_start_count(app: App, broker: EmbeddedBroker) -> No
         assert receivers(runtime) == 0
         assert view(runtime)["queues"]["orders"]["concurrency"] == 3
         carry_out(runtime, RESUME)
-        until(lambda: seen == ["x"])
+        until(lambda: handled_bodies == ["x"])
         runtime.stop()
         assert runtime.finish().clean
 
@@ -192,8 +192,8 @@ def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing
     app: App, broker: EmbeddedBroker, seed: int
 ) -> None:
     queue = make_queue(app, "orders.fifo" if seed % 2 else "orders")
-    seen: list[str] = []
-    app.handler(queue.name)(noting(seen))
+    handled_bodies: list[str] = []
+    app.handler(queue.name)(noting(handled_bodies))
     bodies = [str(number) for number in range(200)]
     chance = random.Random(seed)
     with running_app(app) as run:
@@ -209,8 +209,8 @@ def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing
         with ThreadPoolExecutor(4) as pool:
             busy = [pool.submit(disturb, chance.randrange(1_000)) for _ in range(4)]
             send(queue, bodies, (lambda place: str(place % 5)) if queue.fifo else None)
-            for one in busy:
-                one.result(PATIENCE)
+            for future in busy:
+                future.result(PATIENCE)
         carry_out(run.runtime, concurrency(10))
         carry_out(run.runtime, RESUME)
         # One that the broker hands out twice, as the poll that it was for has ended, is deleted twice.
@@ -218,10 +218,10 @@ def test_whatever_comes_first_of_pause_resume_and_stop_nothing_hangs_and_nothing
         with ThreadPoolExecutor(4) as pool:
             racing = [pool.submit(_until_stopping, run.runtime, command) for command in (PAUSE, RESUME) * 2]
             report = run.stop()
-            for one in racing:
-                one.result(PATIENCE)
+            for future in racing:
+                future.result(PATIENCE)
     assert report.clean
-    assert sorted(seen) == sorted(bodies)
+    assert sorted(handled_bodies) == sorted(bodies)
     assert receivers(run.runtime) == 0
     assert not broker.peek(queue.name)
 
@@ -242,12 +242,12 @@ def test_a_stop_that_comes_during_a_pause_leaves_no_poll_behind(app: App) -> Non
         with running_app(app) as run:
             receiver = run.runtime.consumers[0].receiver
             racing = [threading.Thread(target=do) for do in (receiver.pause, receiver.resume, receiver.restart)]
-            for one in racing:
-                one.start()
+            for thread in racing:
+                thread.start()
             assert run.stop().clean
-            for one in racing:
-                one.join(PATIENCE)
-                assert not one.is_alive()
+            for thread in racing:
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
         assert receivers(run.runtime) == 0
 
 
@@ -391,11 +391,11 @@ def test_a_worker_tells_what_it_holds_but_never_a_body(app: App) -> None:
     send(queue, [json.dumps({"id": "order-1", "note": "hunter2"})], lambda place: "berlin")
     with running_app(app) as run:
         until(lambda: [m["state"] for m in state(run, "orders.fifo")["messages"]] == ["working"])
-        found = control(run).workers()
+        answer = control(run).workers()
         go.set()
-    assert "hunter2" not in json.dumps(found)
-    assert (found["app"], found["processes"], found["stopping"]) == ("shop:app", 1, False)
-    orders = found["queues"]["orders.fifo"]
+    assert "hunter2" not in json.dumps(answer)
+    assert (answer["app"], answer["processes"], answer["stopping"]) == ("shop:app", 1, False)
+    orders = answer["queues"]["orders.fifo"]
     assert (orders["concurrency"], orders["paused"], orders["in_progress"]) == (7, False, 1)
     assert orders["settings"]["lease"] == 30
     (message,) = orders["messages"]
@@ -433,7 +433,7 @@ def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("command", "said"),
     [
         (None, "is an object such as"),
         ([], "is an object such as"),
@@ -451,9 +451,9 @@ def test_of_many_messages_those_held_longest_are_told(app: App, monkeypatch: pyt
         ({"action": "stop", "queue": "orders"}, "stops as a whole; .* pause it"),
     ],
 )
-def test_what_is_no_command_is_refused_with_the_way_out(given: object, said: str) -> None:
+def test_what_is_no_command_is_refused_with_the_way_out(command: object, said: str) -> None:
     with pytest.raises(Refused, match=said):
-        Command.read(given)
+        Command.read(command)
 
 
 def test_a_queue_that_the_worker_does_not_have_is_named_with_those_it_has(app: App) -> None:

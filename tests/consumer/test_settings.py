@@ -28,23 +28,23 @@ def test_the_nearest_source_of_a_setting_counts_and_is_named() -> None:
         "handler": {"lease": "30s"},
         "command_line": {"lease": "20"},
     }
-    found = []
+    leases = []
     while sources:
         resolved = resolve(**sources)
-        found.append((resolved.lease, resolved.sources["lease"]))
+        leases.append((resolved.lease, resolved.sources["lease"]))
         sources.popitem()
-    assert found == [
+    assert leases == [
         (20, "command line"), (30, "handler"), (40, "app"), (50, "environment: SEMEL_LEASE"),
         (60, "queue: VisibilityTimeout"),
     ]  # fmt: skip
     assert resolve().lease == 30
 
 
-@pytest.mark.parametrize(("given", "prefetch"), [(None, None), ("auto", None), (0, 0), ("0", 0), ("250", 250)])
-def test_prefetch_is_automatic_unless_a_limit_is_set_and_0_is_a_limit(given: Any, prefetch: int | None) -> None:
+@pytest.mark.parametrize(("setting", "prefetch"), [(None, None), ("auto", None), (0, 0), ("0", 0), ("250", 250)])
+def test_prefetch_is_automatic_unless_a_limit_is_set_and_0_is_a_limit(setting: Any, prefetch: int | None) -> None:
     for source in ("command_line", "handler", "app"):
-        assert resolve(**{source: {"prefetch": given}}).prefetch == prefetch
-    assert resolve(environment={} if given is None else {"SEMEL_PREFETCH": str(given)}).prefetch == prefetch
+        assert resolve(**{source: {"prefetch": setting}}).prefetch == prefetch
+    assert resolve(environment={} if setting is None else {"SEMEL_PREFETCH": str(setting)}).prefetch == prefetch
 
 
 def test_automatic_prefetch_on_the_command_line_replaces_the_handlers_limit() -> None:
@@ -58,8 +58,8 @@ def test_concurrency_does_not_depend_on_prefetch() -> None:
 def test_the_redrive_policy_limits_the_attempts_and_names_the_dead_letter_queue() -> None:
     policy = {"deadLetterTargetArn": "arn:aws:sqs:us-east-1:1:orders-dlq", "maxReceiveCount": "7"}
     attributes = {"RedrivePolicy": json.dumps(policy)}
-    found = resolve(attributes=attributes)
-    assert (found.max_attempts, found.max_receives, found.dead_letter) == (7, 7, policy["deadLetterTargetArn"])
+    resolved = resolve(attributes=attributes)
+    assert (resolved.max_attempts, resolved.max_receives, resolved.dead_letter) == (7, 7, policy["deadLetterTargetArn"])
     assert resolve(handler={"dead_letter": "none"}, attributes=attributes).dead_letter is None
 
 

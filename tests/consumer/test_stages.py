@@ -25,15 +25,15 @@ from waiting import until
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_start_that_the_ledger_refuses_to_note_is_no_outage(
     calls = Calls(Retry(after=0))
     worker = place.worker(shop(calls))
 
-    def refuse(*_given: object) -> bool:
+    def refuse(*_arguments: object) -> bool:
         raise error
 
     monkeypatch.setattr(place.ledger, "save_step", refuse)
@@ -326,14 +326,14 @@ def test_waiting_for_a_heartbeat_to_become_due_is_no_reason_for_more_threads() -
 def test_no_message_waits_behind_one_whose_handler_does_not_return(app: App) -> None:
     """Its thread was the only one so far: quick handlers need no other."""
     hang, hung = threading.Event(), threading.Event()
-    seen: list[str] = []
+    bodies: list[str] = []
 
     @app.handler("orders")
     def handle(body: str) -> None:
         if body == "hang":
             hung.set()
             hang.wait(60)
-        seen.append(body)
+        bodies.append(body)
 
     queue = app.client().queue("orders")
     send(queue, ["quick"] * 100)
@@ -341,8 +341,8 @@ def test_no_message_waits_behind_one_whose_handler_does_not_return(app: App) -> 
         until(lambda: run.deleted == 100)
         send(queue, ["hang", *["behind"] * 9])
         assert hung.wait(60)
-        until(lambda: seen.count("behind") == 9)
-        assert "hang" not in seen
+        until(lambda: bodies.count("behind") == 9)
+        assert "hang" not in bodies
         hang.set()
 
 

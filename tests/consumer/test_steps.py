@@ -14,9 +14,9 @@ from semel.testing.driver import Crash
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 class Work:
@@ -123,7 +123,7 @@ def test_steps_of_one_key_are_not_those_of_another(place: Place) -> None:
 
 
 def test_a_zombie_cannot_note_a_step_and_hears_that_it_has_lost(place: Place) -> None:
-    app, other, work, told = App(), App(), Work(), list[str]()
+    app, other, work, errors = App(), App(), Work(), list[str]()
 
     @other.handler("orders", key="$.id")
     def take_over(order: dict[str, Any], ctx: Context) -> None:
@@ -139,7 +139,7 @@ def test_a_zombie_cannot_note_a_step_and_hears_that_it_has_lost(place: Place) ->
         try:
             ctx.step("charge", charge_slowly)
         except BaseException as error:
-            told.append(type(error).__name__)
+            errors.append(type(error).__name__)
             raise
         work.do("never")
 
@@ -148,7 +148,7 @@ def test_a_zombie_cannot_note_a_step_and_hears_that_it_has_lost(place: Place) ->
     consumer = take(zombie)
     zombie.worker.work(consumer)
     assert work.done == ["zombie", "successor"]
-    assert told == ["Lost"]
+    assert errors == ["Lost"]
     assert consumer.in_flight.admission.in_use == 0
     assert place.known("7").fence == 2
     assert place.is_empty()

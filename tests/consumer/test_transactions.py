@@ -62,10 +62,10 @@ class Bank:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("payments", dlq="dead")
-        found.queue("receipts")
-        yield found
+    with new_place() as place:
+        place.queue("payments", dlq="dead")
+        place.queue("receipts")
+        yield place
 
 
 @pytest.fixture

@@ -36,9 +36,9 @@ def finish(ledger: Ledger, claim: Claim, status: Status = Status.DONE, result: b
 
 
 def entry(ledger: Ledger, key: str) -> Entry:
-    (found,) = ledger.get([key])
-    assert found is not None, f"{key} is not in the ledger"
-    return found
+    (entry,) = ledger.get([key])
+    assert entry is not None, f"{key} is not in the ledger"
+    return entry
 
 
 def at_once(works: Sequence[Callable[[], Returned]]) -> list[Returned]:

@@ -106,7 +106,7 @@ class Model:
         return known is not None
 
     def forget(self, keys: set[str]) -> int:
-        known = [found for found in map(self.find, keys) if found is not None]
+        known = [entry for entry in map(self.find, keys) if entry is not None]
         for it in known:
             it.status, it.attempt, it.payload, it.source, it.result, it.notes = Status.FREE, 0, "", "", b"", {}
             it.expires = self.now + self.retention

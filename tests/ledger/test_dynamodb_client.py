@@ -87,8 +87,8 @@ def session() -> Any:
 
 @contextmanager
 def client_for(service: DynamoDB, **options: Any) -> Iterator[TableClient]:
-    given = {"region": None, "endpoint_url": service.url, "session": session(), "timeout": 5.0, "workers": 2}
-    client = TableClient("orders", **(given | options))
+    defaults = {"region": None, "endpoint_url": service.url, "session": session(), "timeout": 5.0, "workers": 2}
+    client = TableClient("orders", **(defaults | options))
     try:
         yield client
     finally:

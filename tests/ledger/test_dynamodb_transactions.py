@@ -170,15 +170,15 @@ def test_messages_leave_with_the_commit_and_are_handed_out_to_one_until_they_are
         tx.record([Completion(claim)])
         assert ledger.take_outgoing() == []
     clock_offset.advance(1)
-    taken = sorted(ledger.take_outgoing(), key=lambda it: it.queue)
-    assert [(it.queue, it.body, it.key, it.delay, it.group, it.attributes) for it in taken] == [
+    outgoing = sorted(ledger.take_outgoing(), key=lambda it: it.queue)
+    assert [(it.queue, it.body, it.key, it.delay, it.group, it.attributes) for it in outgoing] == [
         ("audit.fifo", "text", "", None, "g", {}),
         ("receipts", '{"order":1}', "r-1", 5, None, {"kind": "receipt"}),
     ]
     assert ledger.take_outgoing() == []
-    ledger.sent_outgoing([taken[0].id])
+    ledger.sent_outgoing([outgoing[0].id])
     clock_offset.advance(31)
-    assert [it.id for it in ledger.take_outgoing()] == [taken[1].id]
+    assert [it.id for it in ledger.take_outgoing()] == [outgoing[1].id]
 
 
 def test_messages_are_handed_out_up_to_the_limit_and_each_to_one_of_many(
@@ -189,9 +189,9 @@ def test_messages_are_handed_out_up_to_the_limit_and_each_to_one_of_many(
             tx.send("receipts", str(n))
     clock_offset.advance(1)
     assert len(ledger.take_outgoing(limit=4)) == 4
-    taken = [it.body for part in at_once([lambda: ledger.take_outgoing(limit=16)] * 4) for it in part]
-    assert len(taken) == len(set(taken))
-    assert len(taken) <= 16
+    bodies = [it.body for part in at_once([lambda: ledger.take_outgoing(limit=16)] * 4) for it in part]
+    assert len(bodies) == len(set(bodies))
+    assert len(bodies) <= 16
 
 
 def test_a_group_leaves_in_its_order(ledger: DynamoLedger, clock_offset: Shift) -> None:

@@ -55,9 +55,9 @@ class Failing(SqliteLedger):
             raise self.errors.pop()
         if any(claim.key in self.refused for claim in claims):
             raise LedgerError("it does not take this key")
-        found = super().extend(claims, lease, timeout=timeout)
+        extensions = super().extend(claims, lease, timeout=timeout)
         self.on_success()
-        return found
+        return extensions
 
 
 class TestOnce:
@@ -194,15 +194,15 @@ class TestKeys:
 
     def test_functions_do_not_meet_in_one_ledger_unless_they_share_a_name(self, ledger: Ledger) -> None:
         @idempotent(ledger, key="number")
-        def one(number: int) -> str:
+        def first(number: int) -> str:
             return "one"
 
         @idempotent(ledger, key="number")
-        def two(number: int) -> str:
+        def second(number: int) -> str:
             return "two"
 
-        assert (one(1), two(1)) == ("one", "two")
-        assert one.key_of(1).startswith(f"{__name__}.")
+        assert (first(1), second(1)) == ("one", "two")
+        assert first.key_of(1).startswith(f"{__name__}.")
 
     @pytest.mark.parametrize("value", [uuid.UUID(int=5), 5, "5", Status.DONE])
     def test_an_argument_of_a_plain_kind_is_a_key(self, ledger: Ledger, value: Any) -> None:
@@ -313,7 +313,7 @@ class TestResultsThatCannotBeKept:
         assert ran == [1]
 
 
-def behind_a_gate(
+def work_that_waits(
     ledger: Ledger, **options: Any
 ) -> tuple[Callable[[int], int], threading.Event, threading.Event, list[int]]:
     """A function that waits for `go`, sets `running` when it started, and notes that it ran."""
@@ -331,7 +331,7 @@ def behind_a_gate(
 
 class TestConcurrent:
     def test_raise_tells_a_second_call_at_once_that_one_is_running(self, ledger: Ledger) -> None:
-        work, running, go, ran = behind_a_gate(ledger)
+        work, running, go, ran = work_that_waits(ledger)
 
         def second() -> int:
             assert running.wait(60)
@@ -345,14 +345,14 @@ class TestConcurrent:
         assert ran == [1]
 
     def test_wait_gives_all_calls_the_result_of_the_one_that_runs(self, ledger: Ledger) -> None:
-        work, running, go, ran = behind_a_gate(ledger, concurrent="wait")
+        work, running, go, ran = work_that_waits(ledger, concurrent="wait")
 
-        def open_the_gate() -> int:
+        def let_it_go() -> int:
             assert running.wait(60)
             go.set()
             return 0
 
-        assert at_once([*[lambda: work(1)] * 6, open_the_gate]) == [*[10] * 6, 0]
+        assert at_once([*[lambda: work(1)] * 6, let_it_go]) == [*[10] * 6, 0]
         assert ran == [1]
 
     def test_one_that_waits_runs_itself_if_the_first_fails(self, ledger: Ledger) -> None:
@@ -428,7 +428,7 @@ class TestLease:
         assert work(1)
 
     def test_the_thread_that_extends_is_one_for_all_and_ends_with_the_last_call(self, ledger: Ledger) -> None:
-        works = [behind_a_gate(ledger, name=f"work-{n}") for n in range(5)]
+        works = [work_that_waits(ledger, name=f"work-{n}") for n in range(5)]
         before = threading.enumerate()
         threads = [threading.Thread(target=work, args=(1,)) for work, *_ in works]
         for thread in threads:
@@ -626,8 +626,8 @@ class TestAsync:
                 await task
 
         asyncio.run(story())
-        (found,) = ledger.get(["work:1"])
-        assert found is None or found.status is Status.FREE
+        (entry,) = ledger.get(["work:1"])
+        assert entry is None or entry.status is Status.FREE
 
 
 async def ship(number: int) -> str:

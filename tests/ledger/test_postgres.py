@@ -229,12 +229,12 @@ class TestAnOpenTransaction:
 
     def test_waits_for_a_connection_while_others_have_them_in_use(self, make: Make) -> None:
         ledger = make(pool_size=1)
-        waiting, seen = threading.Event(), list[Any]()
+        waiting, rows = threading.Event(), list[Any]()
 
         def wait_for_it() -> None:
             with ledger.transaction() as tx:
                 waiting.set()
-                seen.append(tx.execute("SELECT 1").fetchone())
+                rows.append(tx.execute("SELECT 1").fetchone())
 
         thread = threading.Thread(target=wait_for_it, daemon=True)
         with ledger.transaction() as tx:
@@ -246,7 +246,7 @@ class TestAnOpenTransaction:
             assert thread.is_alive()
             assert win(ledger, "key")  # the ledger's own work goes on
         thread.join(30)
-        assert seen == [(1,)]
+        assert rows == [(1,)]
 
     def test_around_another_is_refused_when_all_connections_are_in_use(self, make: Make) -> None:
         """It would wait for itself, or for others that do the same."""
@@ -464,9 +464,9 @@ class TestALostConnection:
     def test_an_old_connection_is_not_noticed_by_the_next_transaction(
         self, ledger: Ledger, postgres_server: Server
     ) -> None:
-        with ledger.transaction() as one, ledger.transaction() as two:
-            one.execute("SELECT 1")
-            two.execute("SELECT 1")
+        with ledger.transaction() as first, ledger.transaction() as second:
+            first.execute("SELECT 1")
+            second.execute("SELECT 1")
         postgres_server.stop()
         postgres_server.start()
         for _ in range(3):
@@ -635,14 +635,14 @@ class TestCallersThatGoTogether:
 
     def test_what_a_query_refuses_by_itself_does_not_cost_the_connection(self, runner: QueryRunner) -> None:
         def refuse(connection: psycopg.Connection[Any], _items: list[Any]) -> list[Any]:
-            seen.add(connection.info.backend_pid)
+            backends.add(connection.info.backend_pid)
             raise LedgerError("too much")
 
-        seen = set[int]()
+        backends = set[int]()
         for _ in range(3):
             with pytest.raises(LedgerError, match="too much"):
                 runner.run(refuse, [1])
-        assert len(seen) == 1
+        assert len(backends) == 1
 
     def test_one_that_fails_harms_none_that_goes_along(self, runner: QueryRunner) -> None:
         def divide(connection: psycopg.Connection[Any], items: list[int]) -> list[Any]:

@@ -161,7 +161,7 @@ class TestSeveralProcesses:
         own = [f"{me}/{thread}/{n}" for me in range(4) for thread in range(3) for n in range(200)]
         assert won == Counter(own + [f"common/{n}" for n in range(200)])
         with SqliteLedger(path) as ledger:
-            assert all(found is not None and found.status is Status.DONE for found in ledger.get(list(won)))
+            assert all(entry is not None and entry.status is Status.DONE for entry in ledger.get(list(won)))
 
     def test_what_was_answered_survives_a_kill(self, path: str) -> None:
         program = (

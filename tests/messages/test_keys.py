@@ -169,9 +169,9 @@ def test_parts_from_several_places_are_joined() -> None:
 
 
 @given(st.lists(st.text(alphabet="a:\\b", min_size=1), min_size=2, max_size=3), st.data())
-def test_different_parts_never_join_to_the_same_key(one: list[str], data: st.DataObject) -> None:
+def test_different_parts_never_join_to_the_same_key(parts: list[str], data: st.DataObject) -> None:
     other = data.draw(st.lists(st.text(alphabet="a:\\b", min_size=1), min_size=2, max_size=3))
-    assert (text_of(tuple(one)) == text_of(tuple(other))) == (one == other)
+    assert (text_of(tuple(parts)) == text_of(tuple(other))) == (parts == other)
 
 
 def test_a_backslash_before_a_colon_does_not_undo_the_parting() -> None:

@@ -70,8 +70,8 @@ def test_a_binary_value_is_hashed_as_bytes_and_marked_as_such() -> None:
 
 
 def test_the_order_in_which_attributes_come_does_not_matter() -> None:
-    one = {"a": text("1"), "B": text("2"), "b": binary(b"3"), "a.b": text("4", "Number"), "a-b": text("5")}
-    assert md5_of_attributes(one) == md5_of_attributes(dict(reversed(one.items())))
+    attributes = {"a": text("1"), "B": text("2"), "b": binary(b"3"), "a.b": text("4", "Number"), "a-b": text("5")}
+    assert md5_of_attributes(attributes) == md5_of_attributes(dict(reversed(attributes.items())))
 
 
 @pytest.mark.parametrize(

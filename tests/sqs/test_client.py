@@ -230,15 +230,20 @@ def test_a_queue_is_found_by_name_url_and_arn(client: Client, queue: Queue) -> N
     arn = "arn:aws:sqs:us-east-1:123456789012:orders"
     assert queue.arn == arn
     for reference in ("orders", queue.url, arn):
-        found = client.queue(reference)
-        assert (found.name, found.url, found.arn, found.fifo) == ("orders", queue.url, arn, False)
-        assert client.queue(reference) is found
+        by_reference = client.queue(reference)
+        assert (by_reference.name, by_reference.url, by_reference.arn, by_reference.fifo) == (
+            "orders",
+            queue.url,
+            arn,
+            False,
+        )
+        assert client.queue(reference) is by_reference
     assert client.queue(queue) is queue
 
 
 def test_a_queue_is_looked_up_once_and_only_when_it_is_used() -> None:
-    found = answer({"QueueUrl": "http://elsewhere:1/123456789012/orders"})
-    with scripted(in_turn(found, answer())) as server, client_for(server.url) as client:
+    url_answer = answer({"QueueUrl": "http://elsewhere:1/123456789012/orders"})
+    with scripted(in_turn(url_answer, answer())) as server, client_for(server.url) as client:
         queue = client.queue("arn:aws:sqs:eu-west-1:123456789012:orders")
         assert server.requests == []
         with ThreadPoolExecutor() as pool:
@@ -273,9 +278,9 @@ def test_a_queue_that_is_not_there_is_named_with_the_way_out(client: Client) -> 
 def test_queues_are_made_with_attributes_and_tags_of_plain_python(client: Client) -> None:
     attributes = {"VisibilityTimeout": 7, "ContentBasedDeduplication": True, "DelaySeconds": "3"}
     queue = client.create_queue("made.fifo", attributes, {"team": "blue"})
-    found = queue.attributes()
-    assert (found["VisibilityTimeout"], found["ContentBasedDeduplication"]) == ("7", "true")
-    assert (found["DelaySeconds"], found["FifoQueue"]) == ("3", "true")
+    queue_attributes = queue.attributes()
+    assert (queue_attributes["VisibilityTimeout"], queue_attributes["ContentBasedDeduplication"]) == ("7", "true")
+    assert (queue_attributes["DelaySeconds"], queue_attributes["FifoQueue"]) == ("3", "true")
     assert client.call("ListQueueTags", {"QueueUrl": queue.url}) == {"Tags": {"team": "blue"}}
     assert client.create_queue("made.fifo", attributes) is queue
     with pytest.raises(QueueExists, match="VisibilityTimeout"):
@@ -319,7 +324,7 @@ def test_any_other_operation_can_be_called_by_name(client: Client, queue: Queue)
 
 
 def test_one_client_serves_many_threads(queue: Queue) -> None:
-    seen: list[str] = []
+    bodies: list[str] = []
     lock = threading.Lock()
 
     def work(number: int) -> None:
@@ -328,13 +333,13 @@ def test_one_client_serves_many_threads(queue: Queue) -> None:
             messages = queue.receive(10, 0)
             assert queue.delete([message.receipt for message in messages]) == [None] * len(messages)
             with lock:
-                seen.extend(message.body for message in messages)
+                bodies.extend(message.body for message in messages)
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
     while messages := queue.receive(10, 0):
-        seen += [message.body for message in messages]
-    assert sorted(seen) == sorted(f"{number}-{place}" for number in range(16) for place in range(20))
+        bodies += [message.body for message in messages]
+    assert sorted(bodies) == sorted(f"{number}-{place}" for number in range(16) for place in range(20))
 
 
 # What importing costs.

@@ -19,21 +19,21 @@ from semel.sqs.errors import CredentialsRefused, Unreachable
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as found:
-        yield found
+    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as place:
+        yield place
 
 
 @pytest.fixture
 def admin(place: Place) -> Admin:
     for queue in place.client.queues():
         queue.drop()
-    found = Admin.of(place.client)
-    assert found is not None
-    return found
+    admin = Admin.of(place.client)
+    assert admin is not None
+    return admin
 
 
-def bodies(found: list[dict[str, str]]) -> list[str]:
-    return [message["Body"] for message in found]
+def bodies(messages: list[dict[str, str]]) -> list[str]:
+    return [message["Body"] for message in messages]
 
 
 # Who is asked.
@@ -60,11 +60,11 @@ def test_a_server_error_is_not_taken_for_the_answer_of_another_endpoint(
     with Client(place.broker.url, place.broker.region, **options) as client:
         real, left = client.exchange, [1]
 
-        def exchange(*given: Any, **more: Any) -> Answer:
+        def exchange(*arguments: Any, **more: Any) -> Answer:
             if left:
                 left.pop()
                 return Answer(502, b"HTTP/1.1 502 Bad Gateway", b"")
-            return real(*given, **more)
+            return real(*arguments, **more)
 
         monkeypatch.setattr(client, "exchange", exchange)
         assert Admin.of(client) is not None
@@ -149,13 +149,13 @@ def test_messages_are_found_by_their_ids(place: Place, admin: Admin) -> None:
 def test_exactly_those_that_are_named_are_received_in_that_order(place: Place, admin: Admin) -> None:
     queue = place.queue()
     ids = [place.send(str(n)) for n in range(6)]
-    taken = admin.receive_ids("orders", [ids[4], ids[1], "unknown", ids[4]], visibility=40)
-    assert [one.body for one in taken] == ["4", "1"]
-    assert [one.receive_count for one in taken] == [1, 1]
-    assert taken[0].sent_at == pytest.approx(place.clock.now())
+    messages = admin.receive_ids("orders", [ids[4], ids[1], "unknown", ids[4]], visibility=40)
+    assert [message.body for message in messages] == ["4", "1"]
+    assert [message.receive_count for message in messages] == [1, 1]
+    assert messages[0].sent_at == pytest.approx(place.clock.now())
     assert place.bodies(state="in_flight") == [1, 4]
     assert admin.receive_ids("orders", [ids[4]]) == [], "it is in flight"
-    assert queue.delete([taken[0].receipt]) == [None]
+    assert queue.delete([messages[0].receipt]) == [None]
     place.clock.advance(40)
     assert place.bodies(state="visible") == [0, 1, 2, 3, 5]
     assert {key: value for key, value in queue.attributes().items() if "NumberOf" in key} == {
@@ -172,8 +172,8 @@ def test_a_place_counts_only_for_the_message_that_was_seen_there(place: Place, a
     first, second = admin.peek("orders").messages
     wrong = [second["Place"], first["Place"]]
     assert admin.receive_ids("orders", [first["MessageId"], second["MessageId"]], places=wrong) == []
-    (taken,) = admin.receive_ids("orders", [second["MessageId"]], places=[second["Place"]])
-    assert taken.body == "1"
+    (message,) = admin.receive_ids("orders", [second["MessageId"]], places=[second["Place"]])
+    assert message.body == "1"
 
 
 def test_what_stands_behind_a_taken_message_of_its_group_waits_and_what_stands_before_does_not(
@@ -181,12 +181,12 @@ def test_what_stands_behind_a_taken_message_of_its_group_waits_and_what_stands_b
 ) -> None:
     queue = place.queue("orders.fifo")
     ids = [place.send(str(n), "orders.fifo") for n in range(4)]
-    (taken,) = admin.receive_ids("orders.fifo", [ids[2]])
-    assert [one.body for one in queue.receive(wait=0)] == ["0", "1"]
+    (third,) = admin.receive_ids("orders.fifo", [ids[2]])
+    assert [message.body for message in queue.receive(wait=0)] == ["0", "1"]
     assert queue.receive(wait=0) == []
-    assert queue.delete([taken.receipt]) == [None]
+    assert queue.delete([third.receipt]) == [None]
     place.clock.advance(30)
-    assert [one.body for one in queue.receive(wait=0)] == ["0", "1", "3"]
+    assert [message.body for message in queue.receive(wait=0)] == ["0", "1", "3"]
 
 
 def test_a_message_asked_for_by_name_is_not_moved_on_for_having_been_received_too_often(
@@ -195,7 +195,7 @@ def test_a_message_asked_for_by_name_is_not_moved_on_for_having_been_received_to
     queue = place.queue(dlq="dead", receives=1)
     id = place.send("0")
     assert len(queue.receive(wait=0, visibility=0)) == 1
-    assert [one.body for one in admin.receive_ids("orders", [id])] == ["0"]
+    assert [message.body for message in admin.receive_ids("orders", [id])] == ["0"]
     assert place.is_empty("dead")
 
 

@@ -214,11 +214,11 @@ def test_a_timeout_on_a_kept_connection_counts_as_an_attempt() -> None:
 def test_the_read_timeout_is_always_longer_than_the_long_poll(
     monkeypatch: pytest.MonkeyPatch, read_timeout: float, wait: int, expected: float
 ) -> None:
-    seen = []
+    timeouts = []
     exchange = connections.Connection.exchange
 
     def spy(self: connections.Connection, request: bytes, timeout: float) -> connections.Answer:
-        seen.append(timeout)
+        timeouts.append(timeout)
         return exchange(self, request, timeout)
 
     monkeypatch.setattr(connections.Connection, "exchange", spy)
@@ -226,10 +226,10 @@ def test_the_read_timeout_is_always_longer_than_the_long_poll(
         queue = client.queue(f"{server.url}/1/orders")
         queue.receive(10, wait)
         client.call("ReceiveMessage", {"QueueUrl": queue.url, "WaitTimeSeconds": wait})
-        assert seen == [expected] * 2
+        assert timeouts == [expected] * 2
         # Without a wait of its own the queue's counts, which may be twenty seconds.
         client.call("ReceiveMessage", {"QueueUrl": queue.url})
-        assert seen[2] >= 30
+        assert timeouts[2] >= 30
 
 
 @pytest.mark.parametrize("option", ["connect_timeout", "read_timeout"])

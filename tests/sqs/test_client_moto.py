@@ -29,10 +29,10 @@ def test_the_whole_life_of_messages_works_on_moto(client: Client) -> None:
     while messages := queue.receive(10, 0):
         got += messages
     assert sorted(message.body for message in got) == sorted(["one", *(f"é{number}" for number in range(14))])
-    (one,) = [message for message in got if message.body == "one"]
-    assert one.attributes == {"kind": ("String", "a"), "raw": ("Binary", b"\x00")}
-    assert (one.receive_count, one.sent_at is not None) == (1, True)
-    assert queue.change_visibility([(one.receipt, 0)]) == [None]
+    (single,) = [message for message in got if message.body == "one"]
+    assert single.attributes == {"kind": ("String", "a"), "raw": ("Binary", b"\x00")}
+    assert (single.receive_count, single.sent_at is not None) == (1, True)
+    assert queue.change_visibility([(single.receipt, 0)]) == [None]
     (again,) = queue.receive(10, 0)
     assert again.receive_count == 2
     outcomes = queue.delete([message.receipt for message in [*got, again]] + ["garbage"])

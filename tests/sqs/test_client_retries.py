@@ -154,10 +154,10 @@ def test_all_goes_well_in_the_end_whatever_the_broker_does(broker: EmbeddedBroke
         broker.faults.set(fault, 0.3, milliseconds=1 if fault == "latency" else None)
         sent = queue.send_many([Entry(str(number)) for number in range(50)])
         assert all(isinstance(each, Sent) for each in sent)
-        seen: set[str] = set()
-        while len(seen) < 50:
+        bodies: set[str] = set()
+        while len(bodies) < 50:
             messages = queue.receive(10, 0)
-            seen |= {message.body for message in messages}
+            bodies |= {message.body for message in messages}
             assert queue.delete([message.receipt for message in messages]) == [None] * len(messages)
             if not messages:
                 broker.clock.advance(31)  # received by an attempt whose answer was lost

@@ -103,9 +103,9 @@ def test_signatures_are_the_ones_that_botocore_makes(token: str | None, path: st
 
 
 def _authorization(head: bytes) -> str:
-    found = re.search(r"^Authorization: (.*)\r?$", head.decode(), re.MULTILINE)
-    assert found is not None
-    return found[1].strip()
+    match = re.search(r"^Authorization: (.*)\r?$", head.decode(), re.MULTILINE)
+    assert match is not None
+    return match[1].strip()
 
 
 def _botocores(keys: Keys, url: str, body: bytes) -> str:
@@ -134,14 +134,14 @@ def _botocores(keys: Keys, url: str, body: bytes) -> str:
 def test_a_new_day_and_new_keys_are_signed_for_anew() -> None:
     keys = [Keys()]
     signer = Signer(host="h", path="/", region="r", key_pair=lambda: keys[0], user_agent="me")
-    seen = set()
+    requests = set()
     for key_pair in (Keys(), Keys(secret_key="other"), Keys(access_key="OTHER"), Keys(token="t"), Keys(token="u")):
         for now in (NOW, NOW + 1, NOW + 86_400):
             keys[0] = key_pair
-            seen.add(signer.request("ListQueues", b"{}", now))
+            requests.add(signer.request("ListQueues", b"{}", now))
             fresh = Signer(host="h", path="/", region="r", key_pair=lambda: keys[0], user_agent="me")
             assert signer.request("ListQueues", b"{}", now) == fresh.request("ListQueues", b"{}", now)
-    assert len(seen) == 15
+    assert len(requests) == 15
 
 
 @pytest.mark.parametrize(

@@ -101,18 +101,18 @@ QUERY_NAMES: Final = {
 
 def shapes() -> dict[str, Shape]:
     """Every shape that an operation can reach, by name."""
-    found: dict[str, Shape] = {}
+    shapes_by_name: dict[str, Shape] = {}
 
     def visit(shape: Shape) -> None:
-        if found.setdefault(shape.name, shape) is shape:
+        if shapes_by_name.setdefault(shape.name, shape) is shape:
             for inner in (*shape.members.values(), *([shape.member] if shape.member else [])):
-                if inner.name not in found:
+                if inner.name not in shapes_by_name:
                     visit(inner)
 
     for operation in operations().values():
         visit(operation.input)
         visit(operation.output)
-    return found
+    return shapes_by_name
 
 
 def example(shape: Shape) -> Any:
@@ -255,8 +255,8 @@ def test_null_is_the_same_as_absent() -> None:
     assert accepted("SendMessage", request) == {"QueueUrl": "u", "MessageBody": "b"}
     assert accepted("CreateQueue", {"QueueName": "q", "Attributes": {"a": None, "b": "c"}})["Attributes"] == {"b": "c"}
     nulls = {"a": {"DataType": "String", "StringValue": "x", "BinaryValue": None}}
-    taken = accepted("SendMessage", {"QueueUrl": "u", "MessageBody": "b", "MessageAttributes": nulls})
-    assert taken["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "x"}}
+    params = accepted("SendMessage", {"QueueUrl": "u", "MessageBody": "b", "MessageAttributes": nulls})
+    assert params["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "x"}}
 
 
 def test_a_null_in_a_list_is_refused() -> None:
@@ -304,11 +304,11 @@ def input_members() -> Iterator[tuple[str, str, Shape]]:
 def test_a_value_of_another_type_is_refused_for_every_member_of_every_request() -> None:
     for operation, member, shape in input_members():
         whole = example(operations()[operation].input)
-        for seen, value in JSON_VALUES.items():
-            if seen != FITS[shape.type]:
+        for json_type, value in JSON_VALUES.items():
+            if json_type != FITS[shape.type]:
                 error = refused(operation, whole | {member: value})
                 assert error.kind is SERIALIZATION, (operation, member, value)
-                assert error.message.startswith(f"{seen} can not be converted to a "), (operation, member)
+                assert error.message.startswith(f"{json_type} can not be converted to a "), (operation, member)
                 assert member in error.message
 
 
@@ -347,13 +347,13 @@ def test_a_mistyped_value_deep_inside_says_where_it_is() -> None:
 
 
 def test_every_list_and_map_has_its_older_name() -> None:
-    found = {
+    names = {
         f"{shape.name}.{member}": name
         for shape in shapes().values()
         for member, name, inner in query_members(shape)
         if inner.type in ("list", "map")
     }
-    assert found == QUERY_NAMES
+    assert names == QUERY_NAMES
 
 
 def test_what_is_neither_list_nor_map_keeps_its_name() -> None:

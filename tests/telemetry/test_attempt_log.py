@@ -176,15 +176,15 @@ def test_each_day_has_a_folder(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_two_logs_in_one_folder_keep_apart(tmp_path: Path, clock: Clock) -> None:
-    with AttemptLog.open(str(tmp_path), clock=clock) as one, AttemptLog.open(str(tmp_path), clock=clock) as other:
-        one.add(event(1))
-        assert one.flush(LONG)
-        other.add(event(2))
-        assert other.flush(LONG)
+    with AttemptLog.open(str(tmp_path), clock=clock) as first, AttemptLog.open(str(tmp_path), clock=clock) as second:
+        first.add(event(1))
+        assert first.flush(LONG)
+        second.add(event(2))
+        assert second.flush(LONG)
         clock.now += CLEAN_EVERY  # both look for abandoned files now
-        one.add(event(3))
-        assert one.flush(LONG)
-        assert other.flush(LONG)
+        first.add(event(3))
+        assert first.flush(LONG)
+        assert second.flush(LONG)
     assert sorted(ids(*complete(tmp_path))) == ["id-1", "id-2", "id-3"]
 
 
@@ -273,7 +273,7 @@ def test_parquet_without_pyarrow_says_so_at_the_start(tmp_path: Path, monkeypatc
 # Bounds.
 
 
-class Gate:
+class SwitchedStore:
     """A store that takes files when it is open, and fails otherwise."""
 
     def __init__(self) -> None:
@@ -294,18 +294,18 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
+def store() -> SwitchedStore:
+    return SwitchedStore()
 
 
 @pytest.fixture
-def remote(gate: Gate, clock: Clock) -> Iterator[Callable[..., AttemptLog]]:
+def remote(store: SwitchedStore, clock: Clock) -> Iterator[Callable[..., AttemptLog]]:
     made: list[AttemptLog] = []
 
     def make(*, buffer: int = 1_000, rows: int = 1_000, pending: int = 1_000_000) -> AttemptLog:
         made.append(
             AttemptLog(
-                RemoteSink(lambda: gate, "jsonl", Roll(rows=rows), pending), buffer=buffer, chunk=rows, clock=clock
+                RemoteSink(lambda: store, "jsonl", Roll(rows=rows), pending), buffer=buffer, chunk=rows, clock=clock
             )
         )
         return made[-1]
@@ -316,31 +316,31 @@ def remote(gate: Gate, clock: Clock) -> Iterator[Callable[..., AttemptLog]]:
 
 
 def test_a_store_that_was_away_gets_everything_when_it_is_back(
-    gate: Gate,
+    store: SwitchedStore,
     remote: Callable[..., AttemptLog],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts_remote, "RETRY_FIRST", 3_600.0)  # a flush does not wait for the next try
-    gate.open = False
+    store.open = False
     log = remote()
     log.add_all([event(number) for number in range(5)])
     assert not log.flush(0.05)
-    assert gate.tried.wait(LONG)
+    assert store.tried.wait(LONG)
     assert (log.written, log.dropped) == (0, 0)
-    gate.open = True
+    store.open = True
     assert log.flush(LONG)
     assert (log.written, log.dropped) == (5, 0)
-    assert [line["message_id"] for line in gate.lines()] == [f"id-{number}" for number in range(5)]
+    assert [line["message_id"] for line in store.lines()] == [f"id-{number}" for number in range(5)]
     warnings = [record.getMessage() for record in caplog.records if "cannot upload" in record.getMessage()]
     assert len(warnings) == 1, "one a minute is enough"
     assert "ConnectionError: the store is away" in warnings[0]
 
 
 def test_what_waits_for_a_store_is_bounded_and_drops_are_said_in_the_log_itself(
-    gate: Gate, remote: Callable[..., AttemptLog]
+    store: SwitchedStore, remote: Callable[..., AttemptLog]
 ) -> None:
-    gate.open = False
+    store.open = False
     log = remote(buffer=100, rows=10, pending=2_000)
     for _ in range(50):
         log.add_all([event(number) for number in range(20)])
@@ -349,17 +349,17 @@ def test_what_waits_for_a_store_is_bounded_and_drops_are_said_in_the_log_itself(
     kept = 1_000 - log.dropped
     assert kept <= 100 + 2_000 // 60 + 2 * 10, "the buffer, what waits as files, what is being written"
     before = log.dropped
-    gate.open = True
+    store.open = True
     log.close(LONG)
-    found = gate.lines()
-    assert sum(line["count"] for line in found if line["step"] == "dropped") == before == log.dropped
-    assert sum(line["step"] == "received" for line in found) == kept == log.written
+    log_lines = store.lines()
+    assert sum(line["count"] for line in log_lines if line["step"] == "dropped") == before == log.dropped
+    assert sum(line["step"] == "received" for line in log_lines) == kept == log.written
 
 
 def test_what_cannot_be_put_before_closing_is_counted(
-    gate: Gate, remote: Callable[..., AttemptLog], caplog: pytest.LogCaptureFixture
+    store: SwitchedStore, remote: Callable[..., AttemptLog], caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate.open = False
+    store.open = False
     log = remote()
     log.add_all([event(number) for number in range(7)])
     log.close(0.2)
@@ -367,9 +367,9 @@ def test_what_cannot_be_put_before_closing_is_counted(
     assert "7 events dropped in total, 0 written" in caplog.text
 
 
-def test_what_comes_after_a_store_was_given_up_on_is_counted_too(gate: Gate) -> None:
-    gate.open = False
-    sink = RemoteSink(lambda: gate, "jsonl", Roll(), 1_000)
+def test_what_comes_after_a_store_was_given_up_on_is_counted_too(store: SwitchedStore) -> None:
+    store.open = False
+    sink = RemoteSink(lambda: store, "jsonl", Roll(), 1_000)
     sink.close(0.0)
     sink.append(b"{}\n", 1, NOON)
     sink.finish()
@@ -377,8 +377,8 @@ def test_what_comes_after_a_store_was_given_up_on_is_counted_too(gate: Gate) -> 
     assert sink.wait(0.0), "nothing that somebody would have to wait for"
 
 
-def test_one_event_too_many_is_dropped(remote: Callable[..., AttemptLog], gate: Gate) -> None:
-    gate.open = False
+def test_one_event_too_many_is_dropped(remote: Callable[..., AttemptLog], store: SwitchedStore) -> None:
+    store.open = False
     log = remote(buffer=10, rows=1, pending=1)
     for number in range(50):
         log.add(event(number))
@@ -386,7 +386,7 @@ def test_one_event_too_many_is_dropped(remote: Callable[..., AttemptLog], gate: 
     assert log.dropped >= 50 - 10 - 2, "beside the buffer: the line being written, and the file that waits"
 
 
-def test_a_full_buffer_drops_and_never_blocks(remote: Callable[..., AttemptLog], gate: Gate) -> None:
+def test_a_full_buffer_drops_and_never_blocks(remote: Callable[..., AttemptLog], store: SwitchedStore) -> None:
     log = remote(buffer=10)
     log.add_all([event(number) for number in range(25)])
     assert log.dropped == 15
@@ -394,7 +394,7 @@ def test_a_full_buffer_drops_and_never_blocks(remote: Callable[..., AttemptLog],
     log.add(event(99))
     assert log.flush(LONG)
     assert (log.written, log.dropped) == (11, 15)
-    assert [line["count"] for line in gate.lines() if line["step"] == "dropped"] == [15]
+    assert [line["count"] for line in store.lines() if line["step"] == "dropped"] == [15]
 
 
 def test_what_is_added_after_closing_is_counted_as_dropped(tmp_path: Path) -> None:
@@ -457,9 +457,9 @@ def test_a_folder_that_is_removed_costs_what_was_in_it_and_no_more(tmp_path: Pat
         log.add(event(2))
         assert log.flush(LONG)
         assert (log.written, log.dropped) == (1, 1)
-    found = lines(*complete(folder))
-    assert [line["message_id"] for line in found if "message_id" in line] == ["id-2"]
-    assert [line["count"] for line in found if line["step"] == "dropped"] == [1]
+    log_lines = lines(*complete(folder))
+    assert [line["message_id"] for line in log_lines if "message_id" in line] == ["id-2"]
+    assert [line["count"] for line in log_lines if line["step"] == "dropped"] == [1]
 
 
 def test_old_files_of_ours_go_and_others_stay(tmp_path: Path, clock: Clock) -> None:
@@ -575,9 +575,9 @@ def test_a_bucket_gets_whole_files_and_one_that_appears_late_gets_them_late(
     s3.create_bucket(Bucket="attempts")
     assert log.flush(LONG)
     log.close(LONG)
-    (found,) = s3.list_objects_v2(Bucket="attempts")["Contents"]
-    assert found["Key"].startswith("prod/date=2026-11-16/attempts-")
-    assert found["Key"].endswith(".parquet")
+    (s3_object,) = s3.list_objects_v2(Bucket="attempts")["Contents"]
+    assert s3_object["Key"].startswith("prod/date=2026-11-16/attempts-")
+    assert s3_object["Key"].endswith(".parquet")
     assert (log.written, log.dropped) == (3, 0)
 
 

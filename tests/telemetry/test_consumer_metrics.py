@@ -24,9 +24,9 @@ from semel.telemetry.metrics import (
 def samples(page: str) -> dict[tuple[str, ...], float]:
     """{(name, queue, le): value}, as Prometheus' own client reads the page."""
     return {
-        tuple(part for part in (one.name, one.labels.get("queue"), one.labels.get("le")) if part): one.value
+        tuple(part for part in (sample.name, sample.labels.get("queue"), sample.labels.get("le")) if part): sample.value
         for family in text_string_to_metric_families(page)
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -45,16 +45,16 @@ def filled(scale: int = 1) -> Metrics:
 
 
 def test_prometheus_reads_what_was_counted() -> None:
-    found = samples(filled().text())
-    assert found["semel_received_total", "orders"] == 10
-    assert found["semel_claimed_total", "orders"] == 0, "also what has not happened yet, so that rates begin at once"
-    assert found["semel_in_flight", "orders"] == 3
-    assert found["semel_handler_seconds_count", "orders"] == 2
-    assert found["semel_handler_seconds_sum", "orders"] == pytest.approx(0.203)
-    assert found["semel_handler_seconds_bucket", "orders", "0.0025"] == 0
-    assert found["semel_handler_seconds_bucket", "orders", "0.005"] == 1
-    assert found["semel_handler_seconds_bucket", "orders", "0.25"] == 2
-    assert found["semel_handler_seconds_bucket", "orders", "+Inf"] == 2
+    figures = samples(filled().text())
+    assert figures["semel_received_total", "orders"] == 10
+    assert figures["semel_claimed_total", "orders"] == 0, "also what has not happened yet, so that rates begin at once"
+    assert figures["semel_in_flight", "orders"] == 3
+    assert figures["semel_handler_seconds_count", "orders"] == 2
+    assert figures["semel_handler_seconds_sum", "orders"] == pytest.approx(0.203)
+    assert figures["semel_handler_seconds_bucket", "orders", "0.0025"] == 0
+    assert figures["semel_handler_seconds_bucket", "orders", "0.005"] == 1
+    assert figures["semel_handler_seconds_bucket", "orders", "0.25"] == 2
+    assert figures["semel_handler_seconds_bucket", "orders", "+Inf"] == 2
 
 
 def test_each_family_has_its_type_and_help() -> None:
@@ -78,11 +78,11 @@ def test_a_value_on_a_bound_counts_as_within_it() -> None:
 
 def test_observing_many_at_once_is_observing_each() -> None:
     values = [0.0, 0.001, 0.0011, 5.0, 1e6]
-    one, all_ = Metrics().queue("q").handler, Metrics().queue("q").handler
+    histogram_of_each, histogram_of_all = Metrics().queue("q").handler, Metrics().queue("q").handler
     for value in values:
-        one.observe(value)
-    all_.observe_all(values)
-    assert one.read() == all_.read()
+        histogram_of_each.observe(value)
+    histogram_of_all.observe_all(values)
+    assert histogram_of_each.read() == histogram_of_all.read()
 
 
 @pytest.mark.parametrize("queue", ['a"b', "a\\b", "a\nb", "a b{}", "ключ", "orders.fifo"])
@@ -100,19 +100,19 @@ def test_a_gauge_is_asked_each_time_and_one_that_fails_costs_only_itself() -> No
     queue.gauge("receivers", lambda: 1 / 0)
     queue.gauge("free_slots", lambda: math.inf)
     assert samples(metrics.text())["semel_in_flight", "orders"] == 1
-    found = samples(metrics.text())
-    assert found["semel_in_flight", "orders"] == 2
-    assert found["semel_free_slots", "orders"] == math.inf
-    assert ("semel_receivers", "orders") not in found
+    figures = samples(metrics.text())
+    assert figures["semel_in_flight", "orders"] == 2
+    assert figures["semel_free_slots", "orders"] == math.inf
+    assert ("semel_receivers", "orders") not in figures
 
 
 def test_a_counter_that_is_kept_elsewhere_is_shown_and_needs_no_queue() -> None:
     metrics = Metrics()
     metrics.queue().counter("attempts_dropped", lambda: 12)
     metrics.queue("orders")
-    found = samples(metrics.text())
-    assert found["semel_attempts_dropped_total",] == 12
-    assert [name for name in found if len(name) == 1] == [("semel_attempts_dropped_total",)]
+    figures = samples(metrics.text())
+    assert figures["semel_attempts_dropped_total",] == 12
+    assert [name for name in figures if len(name) == 1] == [("semel_attempts_dropped_total",)]
 
 
 def test_the_metrics_of_a_queue_are_made_once() -> None:
@@ -157,22 +157,22 @@ def test_threads_lose_no_count() -> None:
 
 
 def test_pages_of_several_processes_become_one() -> None:
-    found = samples(text(merged([filled(1).families(), filled(2).families()])))
-    assert found["semel_received_total", "orders"] == 30
-    assert found["semel_handler_seconds_count", "orders"] == 4
-    assert found["semel_handler_seconds_bucket", "orders", "0.005"] == 1
-    assert found["semel_handler_seconds_bucket", "orders", "0.01"] == 2
-    assert found["semel_in_flight", "orders"] == 9, "all of them together"
-    assert found["semel_oldest_in_flight_seconds", "orders"] == 15, "the oldest of all"
-    assert found["semel_circuit_open", "orders"] == 1, "one that is open is worth knowing"
+    figures = samples(text(merged([filled(1).families(), filled(2).families()])))
+    assert figures["semel_received_total", "orders"] == 30
+    assert figures["semel_handler_seconds_count", "orders"] == 4
+    assert figures["semel_handler_seconds_bucket", "orders", "0.005"] == 1
+    assert figures["semel_handler_seconds_bucket", "orders", "0.01"] == 2
+    assert figures["semel_in_flight", "orders"] == 9, "all of them together"
+    assert figures["semel_oldest_in_flight_seconds", "orders"] == 15, "the oldest of all"
+    assert figures["semel_circuit_open", "orders"] == 1, "one that is open is worth knowing"
 
 
 def test_pages_with_different_queues_stay_valid() -> None:
     other = Metrics()
     other.queue("payments").received.add(5)
     page = text(merged([filled().families(), other.families()]))
-    found = samples(page)
-    assert (found["semel_received_total", "orders"], found["semel_received_total", "payments"]) == (10, 5)
+    figures = samples(page)
+    assert (figures["semel_received_total", "orders"], figures["semel_received_total", "payments"]) == (10, 5)
     assert page.count("# TYPE semel_received_total ") == 1
 
 
@@ -183,18 +183,18 @@ def test_one_process_merged_is_that_process_also_after_the_way_through_a_pipe() 
 def test_what_an_ended_process_counted_stays_and_its_gauges_go() -> None:
     ended = without_gauges(filled().families())
     assert not any(name[0] == "semel_in_flight" for name in samples(text(ended)))
-    found = samples(text(merged([ended, filled(2).families()])))
-    assert found["semel_received_total", "orders"] == 30
-    assert found["semel_in_flight", "orders"] == 6
+    figures = samples(text(merged([ended, filled(2).families()])))
+    assert figures["semel_received_total", "orders"] == 30
+    assert figures["semel_in_flight", "orders"] == 6
 
 
 def test_what_many_ended_processes_counted_takes_the_room_of_one() -> None:
     ended = without_gauges(filled().families())
-    one = len(samples(text(ended)))
+    size = len(samples(text(ended)))
     for _ in range(9):
         ended = merged([ended, without_gauges(filled().families())])
     assert samples(text(ended))["semel_received_total", "orders"] == 100
-    assert text(ended).count("\nsemel_") == one
+    assert text(ended).count("\nsemel_") == size
 
 
 def test_no_process_at_all_is_an_empty_page() -> None:

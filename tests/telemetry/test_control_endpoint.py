@@ -30,13 +30,13 @@ class Worker:
     """What stands behind the endpoint here; it notes what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Command] = []
+        self.commands: list[Command] = []
 
     def workers(self) -> dict[str, Any]:
         return {"id": "w", "queues": {}}
 
     def do(self, command: Command) -> dict[str, Any]:
-        self.told.append(command)
+        self.commands.append(command)
         if command.queue == "full":
             raise Refused("full cannot be paused", 409)
         if command.queue == "broken":
@@ -57,8 +57,8 @@ def no_token_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def server(worker: Worker) -> Iterator[HealthServer]:
-    with serving(worker) as found:
-        yield found
+    with serving(worker) as server:
+        yield server
 
 
 def serving(worker: Worker, token: str | None = None) -> HealthServer:
@@ -125,7 +125,7 @@ def test_the_token_is_asked_for_over_the_wire_too(worker: Worker) -> None:
     with serving(worker, TOKEN) as server:
         assert request(server, "GET", "/workers")[0] == 401
         assert post(server, {"action": "stop"})[0] == 401
-        assert worker.told == []
+        assert worker.commands == []
         assert worker_client.get_worker(server.url, token=TOKEN)["id"] == "w"
         with pytest.raises(WorkerError, match="the worker needs its token") as error:
             worker_client.send_command(server.url, "pause", token="wrong")
@@ -146,7 +146,7 @@ def test_a_page_in_a_browser_on_this_machine_is_refused(
     assert status == HTTPStatus.FORBIDDEN
     assert "error" in body
     assert request(server, "GET", "/workers", None, **header)[0] == 403
-    assert worker.told == []
+    assert worker.commands == []
 
 
 # What it answers.
@@ -155,7 +155,7 @@ def test_a_page_in_a_browser_on_this_machine_is_refused(
 def test_a_command_is_carried_out_and_the_answer_says_what_was_done(worker: Worker, server: HealthServer) -> None:
     assert worker_client.send_command(server.url, "pause", queue="orders")["done"] == "pause orders"
     assert worker_client.send_command(server.url, "concurrency", value=8)["done"] == "concurrency None"
-    assert [(command.action, command.queue, command.value) for command in worker.told] == [
+    assert [(command.action, command.queue, command.value) for command in worker.commands] == [
         ("pause", "orders", None),
         ("concurrency", None, 8),
     ]
@@ -197,7 +197,7 @@ def test_hostile_commands_do_nothing(
     status: int,
 ) -> None:
     assert request(server, "POST", "/control", body, **headers)[0] == status
-    assert worker.told == []
+    assert worker.commands == []
     assert caplog.text == ""
 
 
@@ -240,9 +240,18 @@ def test_a_worker_is_registered_while_it_serves(worker: Worker, tmp_path: Path) 
             token=TOKEN,
             processes=3,
         )
-        (found,) = registry.workers()
-        assert (found.id, found.url, found.pid, found.app) == (identity.id, server.url, os.getpid(), "shop:app")
-        assert (found.queues, found.processes, found.needs_token) == (("orders", "emails"), 3, True)
+        (registration,) = registry.workers()
+        assert (registration.id, registration.url, registration.pid, registration.app) == (
+            identity.id,
+            server.url,
+            os.getpid(),
+            "shop:app",
+        )
+        assert (registration.queues, registration.processes, registration.needs_token) == (
+            ("orders", "emails"),
+            3,
+            True,
+        )
         (entry,) = (tmp_path / "workers").iterdir()
         assert entry.stat().st_mode & 0o777 == 0o600
         assert TOKEN not in entry.read_text()

@@ -35,8 +35,8 @@ def write(folder: Path, events: list[Attempt], **options: Any) -> None:
             log.add(event)
 
 
-def steps(found: trail.TrailResult) -> list[str]:
-    return [event.step for event in found.events]
+def steps(answer: trail.TrailResult) -> list[str]:
+    return [event.step for event in answer.events]
 
 
 STORY = [
@@ -56,15 +56,15 @@ def test_the_steps_of_a_message_and_of_its_key_are_found_oldest_first(tmp_path: 
     write(tmp_path, [*STORY, *OTHERS], format=format)
     log = Trail.of(tmp_path)
     assert steps(log.events(clock=stopped, message_id="m-1")) == ["received", "claimed", "retried"]
-    found = log.events(clock=stopped, message_id="m-1", key="order-1")
-    assert steps(found) == ["received", "claimed", "retried", "started", "recorded"]
-    assert found.complete
-    assert found.reasons == ()
-    failed = found.events[2]
+    answer = log.events(clock=stopped, message_id="m-1", key="order-1")
+    assert steps(answer) == ["received", "claimed", "retried", "started", "recorded"]
+    assert answer.complete
+    assert answer.reasons == ()
+    failed = answer.events[2]
     assert (failed.error, failed.seconds, failed.attempt) == ("Timeout: the bank did not answer", 3.5, 1)
     assert (failed.worker, failed.fence, failed.at) == ("web1/4711", 7, NOON - 29 * 3600)
-    assert found.events[0].key == "", "the id tells what the key does not"
-    assert log.events(clock=stopped, message_id=["m-1", "m-2"]).events == found.events
+    assert answer.events[0].key == "", "the id tells what the key does not"
+    assert log.events(clock=stopped, message_id=["m-1", "m-2"]).events == answer.events
     assert log.events(clock=stopped, message_id="m-9").events == ()
 
 
@@ -95,11 +95,11 @@ def test_the_open_file_of_a_parquet_log_holds_lines(tmp_path: Path) -> None:
 )
 def test_a_key_may_be_any_text(tmp_path: Path, key: str) -> None:
     write(tmp_path, [at(0, Step.CLAIMED, key=key), at(1, Step.CLAIMED, key=f"x{key}")])
-    found = Trail.of(tmp_path).events(clock=stopped, key=key).events
+    events = Trail.of(tmp_path).events(clock=stopped, key=key).events
     if key == "half \ud800":
-        assert found == (), "what cannot be written cannot be searched for"
+        assert events == (), "what cannot be written cannot be searched for"
         return
-    assert [event.key for event in found] == [key]
+    assert [event.key for event in events] == [key]
     lines = tmp_path / "other.jsonl"
     lines.write_text(json.dumps({"at": 1.0, "step": "received", "key": key}) + "\n")
     assert len(Trail.of(lines).events(clock=stopped, key=key).events) == 1, "also as other programs write it"
@@ -126,19 +126,19 @@ def test_what_happened_at_the_same_time_keeps_its_order(tmp_path: Path) -> None:
 
 def test_of_many_steps_the_newest_are_shown_and_it_says_so(tmp_path: Path) -> None:
     write(tmp_path, [at(hour, Step.HEARTBEAT, seconds=hour) for hour in range(1, 10)])
-    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", limit=3)
-    assert [event.seconds for event in found.events] == [7, 8, 9]
-    assert not found.complete
-    assert found.reasons == ("only the newest events are shown",)
+    answer = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", limit=3)
+    assert [event.seconds for event in answer.events] == [7, 8, 9]
+    assert not answer.complete
+    assert answer.reasons == ("only the newest events are shown",)
     assert Trail.of(tmp_path).events(clock=stopped, message_id="m-1", limit=9).complete
 
 
 def test_the_newest_days_are_read_first_and_no_more_than_allowed(tmp_path: Path) -> None:
     write(tmp_path, [at(-24 * day, Step.STARTED, seconds=day) for day in range(5)])
-    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", most_bytes=1)
-    assert [event.at for event in found.events] == [NOON]
-    assert not found.complete
-    assert "MiB were read" in found.reasons[0]
+    answer = Trail.of(tmp_path).events(clock=stopped, message_id="m-1", most_bytes=1)
+    assert [event.at for event in answer.events] == [NOON]
+    assert not answer.complete
+    assert "MiB were read" in answer.reasons[0]
 
 
 def test_time_is_limited_also_within_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,11 +147,11 @@ def test_time_is_limited_also_within_a_large_file(tmp_path: Path, monkeypatch: p
     lines = [json.dumps({"at": float(n), "step": "started", "message_id": "m-1"}) for n in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     ticks = iter(range(1_000))
-    found = Trail.of(tmp_path).events(message_id="m-1", most_seconds=4, clock=lambda: float(next(ticks)))
-    assert not found.complete
-    assert "within 4 s" in found.reasons[0]
-    assert 0 < len(found.events) < 100
-    assert found.events[-1].at == 99, "the end of the file is read first"
+    answer = Trail.of(tmp_path).events(message_id="m-1", most_seconds=4, clock=lambda: float(next(ticks)))
+    assert not answer.complete
+    assert "within 4 s" in answer.reasons[0]
+    assert 0 < len(answer.events) < 100
+    assert answer.events[-1].at == 99, "the end of the file is read first"
     whole = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
     assert [event.at for event in whole.events] == [float(n) for n in range(100)]
     assert whole.complete
@@ -164,9 +164,9 @@ def test_windows_of_any_size_find_every_line_once(tmp_path: Path, window: int, m
     whole = Trail.of(tmp_path).events(clock=stopped, message_id="m-1").events
     assert len(whole) == 30
     monkeypatch.setattr(trail, "WINDOW", window)
-    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1").events
-    assert found == (whole if window >= max(map(len, lines)) + 1 else found)
-    assert len(set(found)) == len(found)
+    events = Trail.of(tmp_path).events(clock=stopped, message_id="m-1").events
+    assert events == (whole if window >= max(map(len, lines)) + 1 else events)
+    assert len(set(events)) == len(events)
 
 
 def test_the_trail_of_one_message_in_a_large_log_is_found_without_parsing_it(tmp_path: Path) -> None:
@@ -205,18 +205,18 @@ def test_other_files_in_the_folder_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text('{"message_id": "m-1"}')
     (tmp_path / "_temporary").mkdir()
     (tmp_path / "_temporary" / "a.jsonl").write_text('{"message_id": "m-1"}')
-    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
-    assert sorted(steps(found)) == ["", "started"]
-    assert found.complete
+    answer = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
+    assert sorted(steps(answer)) == ["", "started"]
+    assert answer.complete
 
 
 def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.STARTED)])
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1 no")
-    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
-    assert steps(found) == ["started"]
-    assert not found.complete
-    assert "damaged.parquet was not read" in found.reasons[0]
+    answer = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
+    assert steps(answer) == ["started"]
+    assert not answer.complete
+    assert "damaged.parquet was not read" in answer.reasons[0]
 
 
 def test_without_pyarrow_parquet_is_named_and_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +230,9 @@ def test_without_pyarrow_parquet_is_named_and_lines_are_read(tmp_path: Path, mon
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    found = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
-    assert steps(found) == ["started"]
-    assert "pip install pyarrow" in found.reasons[0]
+    answer = Trail.of(tmp_path).events(clock=stopped, message_id="m-1")
+    assert steps(answer) == ["started"]
+    assert "pip install pyarrow" in answer.reasons[0]
 
 
 def test_a_file_that_is_completed_while_we_read_is_not_reported_as_missing(
@@ -242,9 +242,9 @@ def test_a_file_that_is_completed_while_we_read_is_not_reported_as_missing(
     there = Trail.of(tmp_path)
     gone = [tmp_path / ".attempts-web1-1-x-20261116T101500-000001.jsonl.open", *there._files()]
     monkeypatch.setattr(Trail, "_files", lambda self: gone)
-    found = there.events(clock=stopped, message_id="m-1")
-    assert steps(found) == ["started"]
-    assert found.complete
+    answer = there.events(clock=stopped, message_id="m-1")
+    assert steps(answer) == ["started"]
+    assert answer.complete
 
 
 @pytest.mark.parametrize(
@@ -265,5 +265,5 @@ def test_a_trail_of_nothing_is_refused(tmp_path: Path) -> None:
 def test_files_are_found_by_address_and_by_name_and_read_once(tmp_path: Path) -> None:
     write(tmp_path, [at(0, Step.STARTED)])
     file = next(tmp_path.rglob("*.jsonl"))
-    found = Trail.of([f"file://{tmp_path}", str(tmp_path), file]).events(clock=stopped, message_id="m-1")
-    assert steps(found) == ["started"]
+    answer = Trail.of([f"file://{tmp_path}", str(tmp_path), file]).events(clock=stopped, message_id="m-1")
+    assert steps(answer) == ["started"]

@@ -33,8 +33,8 @@ def logger() -> Any:
 
 def json_line(out: io.StringIO) -> dict[str, Any]:
     (line,) = out.getvalue().splitlines()
-    found: dict[str, Any] = orjson.loads(line)
-    return found
+    fields: dict[str, Any] = orjson.loads(line)
+    return fields
 
 
 def test_a_json_line_names_queue_message_key_fence_and_attempt() -> None:

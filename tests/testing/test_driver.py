@@ -416,9 +416,9 @@ def test_the_examples_in_the_docstrings_work(module: Any) -> None:
 
 
 def test_the_driver_says_what_it_is(sqs_broker: EmbeddedBroker) -> None:
-    with with_queues(sqs_broker), driving(app_with(None, takes_tx=False), sqs_broker) as found:
-        assert isinstance(found, Driver)
-        found.drain()
-        found.kill()
-        found.drain()
-        assert found.workers == 2
+    with with_queues(sqs_broker), driving(app_with(None, takes_tx=False), sqs_broker) as driver:
+        assert isinstance(driver, Driver)
+        driver.drain()
+        driver.kill()
+        driver.drain()
+        assert driver.workers == 2

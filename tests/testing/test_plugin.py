@@ -181,20 +181,20 @@ def test_starting_a_broker_takes_milliseconds(capsys: pytest.CaptureFixture[str]
 
 
 def test_two_brokers_at_once_share_nothing() -> None:
-    with running(clock="manual") as one, running(clock="manual", region="eu-west-1") as other:
-        assert one.url != other.url
-        with client_of(one) as first, client_of(other) as second:
+    with running(clock="manual") as broker, running(clock="manual", region="eu-west-1") as other:
+        assert broker.url != other.url
+        with client_of(broker) as first, client_of(other) as second:
             first.create_queue(QueueName="orders")
             second.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})
-        assert (names(one), names(other)) == (["orders"], ["orders.fifo"])
+        assert (names(broker), names(other)) == (["orders"], ["orders.fifo"])
         assert other.admin("GET", "queues")["queues"][0]["arn"] == "arn:aws:sqs:eu-west-1:000000000000:orders.fifo"
         before = other.clock.now()
-        one.clock.advance(1000)
+        broker.clock.advance(1000)
         assert other.clock.now() == before
-        one.faults.set("throttle", 1.0)
+        broker.faults.set("throttle", 1.0)
         with client_of(other) as second:
             second.list_queues()
-        assert (one.faults.counts(), other.faults.counts()) == ({}, {})
+        assert (broker.faults.counts(), other.faults.counts()) == ({}, {})
 
 
 def test_brokers_can_be_started_from_many_threads_at_once() -> None:
@@ -206,8 +206,8 @@ def test_brokers_can_be_started_from_many_threads_at_once() -> None:
             return host, names(broker)
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(use, range(8)))
-    assert [queues for _, queues in found] == [[f"q{number}"] for number in range(8)]
+        brokers = list(pool.map(use, range(8)))
+    assert [queues for _, queues in brokers] == [[f"q{number}"] for number in range(8)]
 
 
 def test_a_broker_can_be_used_from_many_threads_at_once(sqs_broker: EmbeddedBroker) -> None:

@@ -286,8 +286,8 @@ class Sqs:
 
     def attributes(self, url: str, *names: str) -> dict[str, str]:
         answer = self.get_queue_attributes(QueueUrl=url, AttributeNames=list(names or ("All",)))
-        found: dict[str, str] = answer.get("Attributes", {})
-        return found
+        attributes: dict[str, str] = answer.get("Attributes", {})
+        return attributes
 
     def arn(self, url: str) -> str:
         return self.attributes(url, "QueueArn")["QueueArn"]
@@ -295,8 +295,8 @@ class Sqs:
     def counts(self, url: str) -> Counts:
         prefix = "ApproximateNumberOfMessages"
         names = (prefix, f"{prefix}NotVisible", f"{prefix}Delayed")
-        found = self.attributes(url, *names)
-        return Counts(*(int(found[name]) for name in names))
+        attributes = self.attributes(url, *names)
+        return Counts(*(int(attributes[name]) for name in names))
 
     # messages
 

@@ -151,8 +151,8 @@ def test_a_group_goes_on_after_its_dead_letter(sqs: Sqs) -> None:
     sqs.send_all(source, "bad", "next", MessageGroupId="g")
     assert bodies(sqs.receive(source, 1)) == ["bad"]
     sqs.advance(30)
-    seen = bodies(sqs.receive(source)) or bodies(sqs.receive(source))
-    assert seen == ["next"]
+    received_bodies = bodies(sqs.receive(source)) or bodies(sqs.receive(source))
+    assert received_bodies == ["next"]
     assert bodies(sqs.receive(dead)) == ["bad"]
 
 

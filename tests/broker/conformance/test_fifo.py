@@ -180,9 +180,12 @@ def test_a_duplicate_in_a_batch_is_answered_like_the_original(sqs: Sqs) -> None:
     url = sqs.create_fifo()
     first = send(sqs, url, "a")
     answer = sqs.send_message_batch(QueueUrl=url, Entries=entries("a", "b", "b", MessageGroupId="g"))
-    one, two, three = answer["Successful"]
-    assert (one["MessageId"], one["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
-    assert (three["MessageId"], three["SequenceNumber"]) == (two["MessageId"], two["SequenceNumber"])
+    answer_a, answer_b, answer_b_again = answer["Successful"]
+    assert (answer_a["MessageId"], answer_a["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+    assert (answer_b_again["MessageId"], answer_b_again["SequenceNumber"]) == (
+        answer_b["MessageId"],
+        answer_b["SequenceNumber"],
+    )
     assert bodies(sqs.receive(url)) == ["a", "b"]
 
 
@@ -250,12 +253,12 @@ def test_the_next_of_a_group_comes_after_the_delete(sqs: Sqs) -> None:
     """Rule 36."""
     url = sqs.create_fifo()
     sqs.send_all(url, "a", "b", "c", MessageGroupId="g")
-    seen = []
+    received_bodies = []
     for _ in range(3):
         message = sqs.receive_one(url)
-        seen.append(message["Body"])
+        received_bodies.append(message["Body"])
         sqs.delete(url, message)
-    assert seen == ["a", "b", "c"]
+    assert received_bodies == ["a", "b", "c"]
 
 
 def test_a_call_fills_up_from_the_same_group_first(sqs: Sqs) -> None:
@@ -281,12 +284,12 @@ def test_order_within_a_group_holds_over_batches(sqs: Sqs) -> None:
     for first in range(0, 25, 10):
         batch = entries(*sent[first : first + 10], MessageGroupId="g")
         sqs.send_message_batch(QueueUrl=url, Entries=batch)
-    seen: list[str] = []
+    received_bodies: list[str] = []
     while messages := sqs.receive(url, 7):
-        seen += bodies(messages)
+        received_bodies += bodies(messages)
         for message in messages:
             sqs.delete(url, message)
-    assert seen == sent
+    assert received_bodies == sent
 
 
 def test_a_half_deleted_batch_keeps_its_group_blocked(sqs: Sqs) -> None:
@@ -419,11 +422,11 @@ def test_an_attempt_is_forgotten_after_five_minutes(sqs: Sqs) -> None:
 
 def test_an_attempt_belongs_to_one_queue(sqs: Sqs) -> None:
     """Rule 39."""
-    one, two = sqs.create_fifo("one.fifo"), sqs.create_fifo("two.fifo")
-    send(sqs, one, "a")
-    send(sqs, two, "b")
-    assert bodies(sqs.receive(one, ReceiveRequestAttemptId="try")) == ["a"]
-    assert bodies(sqs.receive(two, ReceiveRequestAttemptId="try")) == ["b"]
+    first_queue, second_queue = sqs.create_fifo("one.fifo"), sqs.create_fifo("two.fifo")
+    send(sqs, first_queue, "a")
+    send(sqs, second_queue, "b")
+    assert bodies(sqs.receive(first_queue, ReceiveRequestAttemptId="try")) == ["a"]
+    assert bodies(sqs.receive(second_queue, ReceiveRequestAttemptId="try")) == ["b"]
 
 
 def test_an_attempt_that_got_nothing_may_get_something_later(sqs: Sqs) -> None:
@@ -444,10 +447,10 @@ def test_groups_take_turns(sqs: Sqs, end: str) -> None:
     for round_number in range(3):
         for group in "abc":
             send(sqs, url, f"{group}{round_number}", group, dedup=f"{group}{round_number}")
-    seen = []
+    received_bodies = []
     for _ in range(6):
         message = sqs.receive_one(url, VisibilityTimeout=30)
-        seen.append(message["Body"])
+        received_bodies.append(message["Body"])
         if end == "put back":
             sqs.change(url, message, 0)
         elif end == "timed out":
@@ -455,9 +458,9 @@ def test_groups_take_turns(sqs: Sqs, end: str) -> None:
         else:
             sqs.delete(url, message)
     if end == "deleted":
-        assert seen == ["a0", "b0", "c0", "a1", "b1", "c1"]
+        assert received_bodies == ["a0", "b0", "c0", "a1", "b1", "c1"]
     else:
-        assert seen == ["a0", "b0", "c0"] * 2
+        assert received_bodies == ["a0", "b0", "c0"] * 2
 
 
 def test_a_receive_fills_up_from_one_group_before_the_next_takes_its_turn(sqs: Sqs) -> None:
@@ -475,10 +478,10 @@ def test_a_busy_group_does_not_make_another_wait_for_ever(sqs: Sqs) -> None:
     url = sqs.create_fifo()
     for number in range(4):
         send(sqs, url, f"patient {number}", "patient", dedup=f"p{number}")
-    seen = []
+    groups = []
     for number in range(6):
         send(sqs, url, f"busy {number}", "busy", dedup=f"b{number}")
         message = sqs.receive_one(url)
-        seen.append(message["Body"].split()[0])
+        groups.append(message["Body"].split()[0])
         sqs.delete(url, message)
-    assert seen.count("patient") >= 3
+    assert groups.count("patient") >= 3

@@ -81,12 +81,12 @@ def pour(sqs: Sqs, url: str, tenant: str | None, number: int, start: int = 0) ->
 
 def drain(sqs: Sqs, url: str, number: int) -> list[str]:
     """Take `number` messages out, to stay in flight."""
-    seen: list[str] = []
-    while len(seen) < number:
-        batch = sqs.receive(url, min(10, number - len(seen)), VisibilityTimeout=HOURS)
+    received_bodies: list[str] = []
+    while len(received_bodies) < number:
+        batch = sqs.receive(url, min(10, number - len(received_bodies)), VisibilityTimeout=HOURS)
         assert batch
-        seen += bodies(batch)
-    return seen
+        received_bodies += bodies(batch)
+    return received_bodies
 
 
 def tenants(messages: list[str]) -> list[str]:
@@ -167,8 +167,8 @@ def test_nothing_is_dropped(json_sqs: Sqs) -> None:
     url = json_sqs.create()
     pour(json_sqs, url, "loud", 80)
     pour(json_sqs, url, "quiet", 10)
-    seen = drain(json_sqs, url, 90)
-    assert len(set(seen)) == 90
+    received_bodies = drain(json_sqs, url, 90)
+    assert len(set(received_bodies)) == 90
     assert json_sqs.receive(url) == []
 
 

@@ -39,7 +39,7 @@ def test_a_message_of_exactly_one_mebibyte_goes_through(sqs: Sqs) -> None:
         sqs.send(url, "x" * (MIB + 1))
 
 
-def test_size_is_counted_in_bytes_not_letters(sqs: Sqs) -> None:
+def test_size_is_counted_in_bytes_not_characters(sqs: Sqs) -> None:
     """1.6: message ≤ the limit in bytes."""
     url = sqs.create(MaximumMessageSize=1024)
     sqs.send(url, "é" * 512)
@@ -102,8 +102,8 @@ def test_good_entry_ids_are_accepted(sqs: Sqs, entry_id: str) -> None:
     assert [entry["Id"] for entry in answer["Successful"]] == [entry_id]
 
 
-def test_an_entry_id_is_checked_to_its_last_letter(sqs: Sqs) -> None:
-    """1.6: entry id; a line break at the end is no letter."""
+def test_an_entry_id_is_checked_to_its_last_character(sqs: Sqs) -> None:
+    """1.6: entry id; a line break at the end is no part of it."""
     with refused(BAD_ENTRY_ID):
         sqs.send_message_batch(QueueUrl=sqs.create(), Entries=[{"Id": "a\n", "MessageBody": "x"}])
 
@@ -181,9 +181,9 @@ def test_good_numbers_are_accepted(sqs: Sqs, number: str) -> None:
     """1.6: Number: 38 digits, 10^-128…10^126."""
     url = sqs.create()
     sqs.send(url, MessageAttributes={"n": text(number, "Number")})
-    found = sqs.receive_one(url)["MessageAttributes"]["n"]
-    assert found["DataType"] == "Number"
-    assert float(found["StringValue"]) == float(number)
+    attribute = sqs.receive_one(url)["MessageAttributes"]["n"]
+    assert attribute["DataType"] == "Number"
+    assert float(attribute["StringValue"]) == float(number)
 
 
 @pytest.mark.parametrize("number", ["abc", "1,5", "0x10", "1e127", "1e-129", "1" * 39, "NaN", "Infinity", "1 2", "--1"])
@@ -254,8 +254,8 @@ def test_good_group_deduplication_and_attempt_ids_are_accepted(sqs: Sqs, value: 
     """1.6: 1–128 of alnum + punctuation."""
     url = sqs.create_fifo()
     sqs.send(url, MessageGroupId=value, MessageDeduplicationId=value)
-    found = sqs.receive_one(url, ReceiveRequestAttemptId=value)["Attributes"]
-    assert (found["MessageGroupId"], found["MessageDeduplicationId"]) == (value, value)
+    attributes = sqs.receive_one(url, ReceiveRequestAttemptId=value)["Attributes"]
+    assert (attributes["MessageGroupId"], attributes["MessageDeduplicationId"]) == (value, value)
 
 
 @pytest.mark.parametrize("value", ["x" * 129, "a b", "é"])

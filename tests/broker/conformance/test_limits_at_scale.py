@@ -89,15 +89,15 @@ def test_a_fifo_queue_looks_for_groups_among_its_first_messages_only(sqs: Sqs) -
     url = sqs.create_fifo()
     fill(sqs, url, SMALL + 20, "crowd")
     sqs.send(url, "behind", MessageGroupId="alone")
-    seen = []
+    rounds = []
     for _ in range(4):
         crowd = sqs.receive(url, VisibilityTimeout=HOURS)
-        seen.append(bodies([*crowd, *sqs.receive(url, VisibilityTimeout=0)]))
+        rounds.append(bodies([*crowd, *sqs.receive(url, VisibilityTimeout=0)]))
         for message in crowd:
             sqs.delete(url, message)
     # Whether messages in flight count among the first is left open: that is the third round.
-    assert "behind" not in seen[0] + seen[1]
-    assert "behind" in seen[3]
+    assert "behind" not in rounds[0] + rounds[1]
+    assert "behind" in rounds[3]
 
 
 @pytest.mark.usefixtures("small")

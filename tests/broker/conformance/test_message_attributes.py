@@ -45,17 +45,17 @@ def test_a_standard_message_tells_sender_times_and_count(sqs: Sqs, by: str) -> N
     sent_at = sqs.now() * 1000
     sqs.advance(5)
     (message,) = sqs.receive(url, **{by: ["All"]})
-    found = message["Attributes"]
-    assert set(found) == {
+    attributes = message["Attributes"]
+    assert set(attributes) == {
         "SenderId",
         "SentTimestamp",
         "ApproximateReceiveCount",
         "ApproximateFirstReceiveTimestamp",
     }
-    assert found["SenderId"]
-    assert abs(int(found["SentTimestamp"]) - sent_at) <= 1
-    assert abs(int(found["ApproximateFirstReceiveTimestamp"]) - sqs.now() * 1000) <= 1
-    assert found["ApproximateReceiveCount"] == "1"
+    assert attributes["SenderId"]
+    assert abs(int(attributes["SentTimestamp"]) - sent_at) <= 1
+    assert abs(int(attributes["ApproximateFirstReceiveTimestamp"]) - sqs.now() * 1000) <= 1
+    assert attributes["ApproximateReceiveCount"] == "1"
 
 
 @pytest.mark.parametrize("by", ["AttributeNames", "MessageSystemAttributeNames"])
@@ -64,8 +64,8 @@ def test_a_fifo_message_tells_group_deduplication_id_and_sequence_too(sqs: Sqs, 
     url = sqs.create_fifo()
     sent = sqs.send(url, MessageGroupId="g", MessageDeduplicationId="d")
     (message,) = sqs.receive(url, **{by: ["All"]})
-    found = message["Attributes"]
-    assert set(found) == {
+    attributes = message["Attributes"]
+    assert set(attributes) == {
         "SenderId",
         "SentTimestamp",
         "ApproximateReceiveCount",
@@ -74,8 +74,8 @@ def test_a_fifo_message_tells_group_deduplication_id_and_sequence_too(sqs: Sqs, 
         "MessageDeduplicationId",
         "MessageGroupId",
     }
-    assert (found["MessageGroupId"], found["MessageDeduplicationId"]) == ("g", "d")
-    assert found["SequenceNumber"] == sent["SequenceNumber"]
+    assert (attributes["MessageGroupId"], attributes["MessageDeduplicationId"]) == ("g", "d")
+    assert attributes["SequenceNumber"] == sent["SequenceNumber"]
 
 
 @pytest.mark.parametrize("by", ["AttributeNames", "MessageSystemAttributeNames"])

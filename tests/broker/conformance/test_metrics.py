@@ -14,15 +14,15 @@ LINE = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)\{(?P<labels>[^}]*)\}\s+(?P<value>
 def metric(broker: Broker, name: str, queue: str = "orders") -> float:
     """The value of the CloudWatch metric `name` of a queue, in whatever case and with whatever affixes."""
     wanted = name.lower()
-    found: dict[str, float] = {}
+    samples: dict[str, float] = {}
     for line in broker.metrics().splitlines():
         match = LINE.match(line)
         if match and f'"{queue}"' in match["labels"]:
             plain = match["name"].replace("_", "").lower()
             if wanted in plain and not plain.endswith(("bucket", "count", "created")):
-                found[match["name"]] = float(match["value"])
-    assert len(found) == 1, (name, found, broker.metrics())
-    return found.popitem()[1]
+                samples[match["name"]] = float(match["value"])
+    assert len(samples) == 1, (name, samples, broker.metrics())
+    return samples.popitem()[1]
 
 
 def test_sends_are_counted_message_by_message(sqs: Sqs) -> None:

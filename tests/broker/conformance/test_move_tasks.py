@@ -30,8 +30,8 @@ def start(sqs: Sqs, dead: str, to: str | None = None, rate: int | None = None) -
 
 
 def tasks(sqs: Sqs, dead: str, most: int = 1) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = sqs.list_message_move_tasks(SourceArn=sqs.arn(dead), MaxResults=most)["Results"]
-    return found
+    move_tasks: list[dict[str, Any]] = sqs.list_message_move_tasks(SourceArn=sqs.arn(dead), MaxResults=most)["Results"]
+    return move_tasks
 
 
 def finish(sqs: Sqs, dead: str) -> dict[str, Any]:
@@ -49,15 +49,15 @@ def test_dead_letters_go_back_where_they_came_from(sqs: Sqs, fifo: bool) -> None
     """Rule 28: no destination ⇒ each message goes to its own DeadLetterQueueSourceArn."""
     make, suffix = (sqs.create_fifo, ".fifo") if fifo else (sqs.create, "")
     dead = make(f"dead{suffix}")
-    one = make(f"one{suffix}", RedrivePolicy=sqs.redrive_policy(dead))
-    two = make(f"two{suffix}", RedrivePolicy=sqs.redrive_policy(dead))
+    first_source = make(f"one{suffix}", RedrivePolicy=sqs.redrive_policy(dead))
+    second_source = make(f"two{suffix}", RedrivePolicy=sqs.redrive_policy(dead))
     group = {"MessageGroupId": "g"} if fifo else {}
-    kill(sqs, one, "from one", **group)
-    kill(sqs, two, "from two", **group)
+    kill(sqs, first_source, "from one", **group)
+    kill(sqs, second_source, "from two", **group)
     start(sqs, dead)
     assert finish(sqs, dead)["Status"] == "COMPLETED"
-    assert bodies(sqs.receive(one)) == ["from one"]
-    assert bodies(sqs.receive(two)) == ["from two"]
+    assert bodies(sqs.receive(first_source)) == ["from one"]
+    assert bodies(sqs.receive(second_source)) == ["from two"]
     assert sqs.counts(dead) == Counts()
 
 
@@ -88,11 +88,11 @@ def test_the_oldest_dead_letters_move_first(sqs: Sqs) -> None:
         sqs.send(dead, body)
         sqs.advance(1)
     start(sqs, dead, to=source, rate=1)
-    seen: list[str] = []
+    received_bodies: list[str] = []
     for _ in range(8):
         sqs.advance(1)
-        seen += bodies(sqs.receive(source))
-    assert seen == ["a", "b", "c", "d"]
+        received_bodies += bodies(sqs.receive(source))
+    assert received_bodies == ["a", "b", "c", "d"]
 
 
 def test_moved_messages_and_new_ones_share_the_queue(sqs: Sqs) -> None:

@@ -35,7 +35,7 @@ def required(operation: str) -> list[str]:
 
 
 def snake(operation: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in operation).lstrip("_")
+    return "".join(f"_{character.lower()}" if character.isupper() else character for character in operation).lstrip("_")
 
 
 class World:

@@ -78,10 +78,10 @@ def test_the_sender_is_the_user(owner: Sqs, guest: Sqs) -> None:
     owner.add_permission(QueueUrl=url, Label="guest", AWSAccountIds=[OTHER], Actions=["SendMessage"])
     owner.send(url)
     guest.send(url)
-    found = [message["Attributes"]["SenderId"] for message in owner.receive(url, AttributeNames=["SenderId"])]
-    assert [sender[:4] for sender in found] == ["AIDA", "AIDA"]
-    assert [len(sender) for sender in found] == [21, 21]
-    assert len(set(found)) == 2
+    senders = [message["Attributes"]["SenderId"] for message in owner.receive(url, AttributeNames=["SenderId"])]
+    assert [sender[:4] for sender in senders] == ["AIDA", "AIDA"]
+    assert [len(sender) for sender in senders] == [21, 21]
+    assert len(set(senders)) == 2
 
 
 @pytest.mark.parametrize("action", OWNERS)

@@ -49,10 +49,10 @@ RANGES = {
 
 def test_a_fresh_standard_queue_has_twelve_attributes(sqs: Sqs) -> None:
     """1.4: defaults; `All` of a fresh standard queue = 12 names."""
-    found = sqs.attributes(sqs.create("orders"))
-    assert len(found) == 12
+    attributes = sqs.attributes(sqs.create("orders"))
+    assert len(attributes) == 12
     now = str(int(sqs.now()))
-    assert found == STANDARD | {
+    assert attributes == STANDARD | {
         "QueueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders",
         "CreatedTimestamp": now,
         "LastModifiedTimestamp": now,
@@ -61,10 +61,10 @@ def test_a_fresh_standard_queue_has_twelve_attributes(sqs: Sqs) -> None:
 
 def test_a_fresh_fifo_queue_has_four_more(sqs: Sqs) -> None:
     """1.4: defaults; of a FIFO queue +4."""
-    found = sqs.attributes(sqs.create("orders.fifo", FifoQueue=True))
-    assert len(found) == 16
-    assert FIFO.items() <= found.items()
-    assert STANDARD.items() <= found.items()
+    attributes = sqs.attributes(sqs.create("orders.fifo", FifoQueue=True))
+    assert len(attributes) == 16
+    assert FIFO.items() <= attributes.items()
+    assert STANDARD.items() <= attributes.items()
 
 
 def test_nothing_asked_for_is_nothing_told(sqs: Sqs) -> None:
@@ -157,9 +157,9 @@ def test_timestamps_are_in_seconds_and_a_change_moves_one_of_them(sqs: Sqs) -> N
     created = int(sqs.now())
     sqs.advance(100)
     sqs.set(url, DelaySeconds=1)
-    found = sqs.attributes(url, "CreatedTimestamp", "LastModifiedTimestamp")
-    assert int(found["CreatedTimestamp"]) == created
-    assert int(found["LastModifiedTimestamp"]) == int(sqs.now())
+    attributes = sqs.attributes(url, "CreatedTimestamp", "LastModifiedTimestamp")
+    assert int(attributes["CreatedTimestamp"]) == created
+    assert int(attributes["LastModifiedTimestamp"]) == int(sqs.now())
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -280,9 +280,9 @@ def test_a_redrive_policy_takes_its_count_as_number_or_text(sqs: Sqs, count: obj
     """1.4: RedrivePolicy: count may be int or string."""
     dead = sqs.create("dead")
     url = sqs.create("orders", RedrivePolicy=sqs.redrive_policy(dead, count))
-    found = json.loads(sqs.attributes(url)["RedrivePolicy"])
-    assert found["deadLetterTargetArn"] == sqs.arn(dead)
-    assert int(found["maxReceiveCount"]) == 3
+    redrive_policy = json.loads(sqs.attributes(url)["RedrivePolicy"])
+    assert redrive_policy["deadLetterTargetArn"] == sqs.arn(dead)
+    assert int(redrive_policy["maxReceiveCount"]) == 3
     for _ in range(2):
         assert sqs.receive(url) == []
     sqs.send(url)
@@ -401,9 +401,9 @@ def test_a_kms_key_switches_the_other_encryption_off(sqs: Sqs) -> None:
     """1.4: KmsMasterKeyId: setting it flips SqsManagedSseEnabled to false."""
     url = sqs.create()
     sqs.set(url, KmsMasterKeyId="alias/aws/sqs")
-    found = sqs.attributes(url)
-    assert found["KmsMasterKeyId"] == "alias/aws/sqs"
-    assert found["SqsManagedSseEnabled"] == "false"
+    attributes = sqs.attributes(url)
+    assert attributes["KmsMasterKeyId"] == "alias/aws/sqs"
+    assert attributes["SqsManagedSseEnabled"] == "false"
     created = sqs.attributes(sqs.create("others", KmsMasterKeyId="alias/aws/sqs"))
     assert created["SqsManagedSseEnabled"] == "false"
 
@@ -424,18 +424,18 @@ def test_the_other_encryption_can_be_switched_off(sqs: Sqs) -> None:
     assert sqs.attributes(url)["SqsManagedSseEnabled"] == "true"
 
 
-def test_booleans_may_begin_with_a_capital_letter(sqs: Sqs) -> None:
+def test_booleans_may_be_capitalised(sqs: Sqs) -> None:
     """Rule 52: "True" and "False" are accepted, and returned in lower case."""
-    given = {"FifoQueue": "True", "ContentBasedDeduplication": "True", "SqsManagedSseEnabled": "False"}
-    told = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "SqsManagedSseEnabled": "false"}
-    url = sqs.create("orders.fifo", **given)
-    assert sqs.attributes(url, *given) == told
+    capitalised = {"FifoQueue": "True", "ContentBasedDeduplication": "True", "SqsManagedSseEnabled": "False"}
+    lower_case = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "SqsManagedSseEnabled": "false"}
+    url = sqs.create("orders.fifo", **capitalised)
+    assert sqs.attributes(url, *capitalised) == lower_case
     sqs.set(url, ContentBasedDeduplication="False", SqsManagedSseEnabled="True", FifoQueue="True")
     changed = {"FifoQueue": "true", "ContentBasedDeduplication": "false", "SqsManagedSseEnabled": "true"}
-    assert sqs.attributes(url, *given) == changed
+    assert sqs.attributes(url, *capitalised) == changed
 
 
-def test_a_boolean_with_a_capital_letter_means_what_it_says(sqs: Sqs) -> None:
+def test_a_capitalised_boolean_means_what_it_says(sqs: Sqs) -> None:
     """Rule 52: it is not merely kept."""
     url = sqs.create("orders.fifo", FifoQueue="True", ContentBasedDeduplication="True")
     first, second = sqs.send_all(url, "same", "same", MessageGroupId="g")

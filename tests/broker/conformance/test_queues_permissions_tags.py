@@ -112,7 +112,7 @@ def test_the_fifo_attribute_needs_a_fifo_name(sqs: Sqs) -> None:
         sqs.create("orders", FifoQueue=True)
 
 
-def test_a_slash_is_no_letter_of_a_name(sqs: Sqs) -> None:
+def test_a_slash_is_no_character_of_a_name(sqs: Sqs) -> None:
     """Rule 43."""
     with refused(INVALID_VALUE):
         sqs.create("a/b")
@@ -375,9 +375,9 @@ def test_a_permission_joins_a_policy_that_is_there(sqs: Sqs) -> None:
     }
     url = sqs.create("orders", Policy=own)
     sqs.add_permission(QueueUrl=url, Label="more", AWSAccountIds=["111122223333"], Actions=["SendMessage"])
-    found = json.loads(sqs.attributes(url)["Policy"])
-    assert [statement["Sid"] for statement in found["Statement"]] == ["own", "more"]
-    assert found["Statement"][0] == own["Statement"][0]
+    policy = json.loads(sqs.attributes(url)["Policy"])
+    assert [statement["Sid"] for statement in policy["Statement"]] == ["own", "more"]
+    assert policy["Statement"][0] == own["Statement"][0]
 
 
 def test_a_permission_takes_at_most_seven_actions(sqs: Sqs) -> None:

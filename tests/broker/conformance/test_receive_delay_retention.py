@@ -367,13 +367,13 @@ def test_a_chain_of_dead_letter_queues_counts_in_each_by_itself(sqs: Sqs) -> Non
     middle = sqs.create("middle", RedrivePolicy=sqs.redrive_policy(last, 2))
     first = sqs.create("first", RedrivePolicy=sqs.redrive_policy(middle, 3))
     sqs.send(first)
-    seen = []
+    receive_counts = []
     for url, times in ((first, 3), (middle, 2), (last, 2)):
         for _ in range(times):
-            seen.append(sqs.receive_one(url, VisibilityTimeout=0)["Attributes"]["ApproximateReceiveCount"])
+            receive_counts.append(sqs.receive_one(url, VisibilityTimeout=0)["Attributes"]["ApproximateReceiveCount"])
         if url != last:
             assert sqs.receive(url, VisibilityTimeout=0) == []
-    assert seen == ["1", "2", "3", "4", "5", "6", "7"]
+    assert receive_counts == ["1", "2", "3", "4", "5", "6", "7"]
 
 
 def test_the_first_receive_is_timed_once(sqs: Sqs) -> None:
@@ -406,8 +406,8 @@ def test_a_standard_message_received_thrice_goes_to_the_back(sqs: Sqs) -> None:
     """Rule 22: after 3+ receives without delete."""
     url = sqs.create()
     sqs.send_all(url, "stubborn", "patient")
-    seen = [sqs.receive_one(url, VisibilityTimeout=0)["Body"] for _ in range(5)]
-    assert "patient" in seen
+    received_bodies = [sqs.receive_one(url, VisibilityTimeout=0)["Body"] for _ in range(5)]
+    assert "patient" in received_bodies
 
 
 def test_a_fifo_message_never_loses_its_place(sqs: Sqs) -> None:
@@ -422,7 +422,7 @@ def test_messages_of_a_standard_queue_come_about_in_order(sqs: Sqs) -> None:
     url = sqs.create()
     sent = [f"m{number}" for number in range(25)]
     sqs.send_all(url, *sent)
-    seen: list[str] = []
+    received_bodies: list[str] = []
     while batch := sqs.receive(url):
-        seen += bodies(batch)
-    assert sorted(seen) == sorted(sent)
+        received_bodies += bodies(batch)
+    assert sorted(received_bodies) == sorted(sent)

@@ -207,8 +207,8 @@ def test_the_sender_is_the_account_where_nobody_knows_the_user(sqs: Sqs, other: 
     url = sqs.create()
     sqs.send(url)
     other.send(url)
-    found = [message["Attributes"]["SenderId"] for message in sqs.receive(url, AttributeNames=["SenderId"])]
-    assert sorted(found) == [ACCOUNT, OTHER]
+    senders = [message["Attributes"]["SenderId"] for message in sqs.receive(url, AttributeNames=["SenderId"])]
+    assert sorted(senders) == [ACCOUNT, OTHER]
 
 
 # What a QueueUrl means.
@@ -228,15 +228,15 @@ def test_a_queue_url_may_be_the_bare_name_on_every_operation(sqs: Sqs) -> None:
     sqs.remove_permission(QueueUrl=queue, Label="l")
     sqs.send(queue, "1")
     sqs.send_message_batch(QueueUrl=queue, Entries=entries("2", "3"))
-    one, two, three = sqs.receive(queue)
-    sqs.change(queue, one, 60)
+    first, second, third = sqs.receive(queue)
+    sqs.change(queue, first, 60)
     sqs.change_message_visibility_batch(
-        QueueUrl=queue, Entries=[{"Id": "a", "ReceiptHandle": two["ReceiptHandle"], "VisibilityTimeout": 60}]
+        QueueUrl=queue, Entries=[{"Id": "a", "ReceiptHandle": second["ReceiptHandle"], "VisibilityTimeout": 60}]
     )
-    sqs.delete(queue, one)
+    sqs.delete(queue, first)
     sqs.delete_message_batch(
         QueueUrl=queue,
-        Entries=[{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate((two, three))],
+        Entries=[{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate((second, third))],
     )
     assert sqs.counts(queue) == (0, 0, 0)
     sqs.purge_queue(QueueUrl=queue)
@@ -340,8 +340,8 @@ def test_the_brokers_own_account_is_never_taken_for_another(sqs: Sqs, other: Sqs
 def test_the_owner_in_get_queue_url_finds_the_queue_of_that_account(sqs: Sqs, other: Sqs) -> None:
     """Rule 64: an account that nobody has does not stand for another here."""
     theirs = other.create()
-    found = sqs.get_queue_url(QueueName="orders", QueueOwnerAWSAccountId=OTHER)["QueueUrl"]
-    assert found == theirs
+    url = sqs.get_queue_url(QueueName="orders", QueueOwnerAWSAccountId=OTHER)["QueueUrl"]
+    assert url == theirs
     with refused(NON_EXISTENT_QUEUE):
         sqs.get_queue_url(QueueName="orders")
     sqs.create()

@@ -138,17 +138,17 @@ def test_a_batch_of_changes_does_each(sqs: Sqs) -> None:
     """Rule 2, ChangeMessageVisibilityBatch."""
     url = sqs.create()
     sqs.send_all(url, "a", "b")
-    one, two = sqs.receive(url)
+    first, second = sqs.receive(url)
     entries = [
-        {"Id": "a", "ReceiptHandle": one["ReceiptHandle"], "VisibilityTimeout": 0},
-        {"Id": "b", "ReceiptHandle": two["ReceiptHandle"], "VisibilityTimeout": 100},
+        {"Id": "a", "ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 0},
+        {"Id": "b", "ReceiptHandle": second["ReceiptHandle"], "VisibilityTimeout": 100},
     ]
     assert len(sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)["Successful"]) == 2
-    assert bodies(sqs.receive(url, VisibilityTimeout=1000)) == [one["Body"]]
+    assert bodies(sqs.receive(url, VisibilityTimeout=1000)) == [first["Body"]]
     sqs.advance(99)
     assert sqs.receive(url) == []
     sqs.advance(1)
-    assert bodies(sqs.receive(url)) == [two["Body"]]
+    assert bodies(sqs.receive(url)) == [second["Body"]]
 
 
 def test_twelve_hours_are_counted_from_the_receive(sqs: Sqs) -> None:

@@ -36,11 +36,11 @@ def test_an_answer_is_aws_json_1_0_with_a_request_id(sqs_broker: Broker) -> None
 
 def test_every_request_gets_an_id_of_its_own_and_boto3_shows_it(json_sqs: Sqs) -> None:
     """1.1: x-amzn-RequestId."""
-    seen = set()
+    request_ids = set()
     for _ in range(3):
         json_sqs.list_queues()
-        seen.add(json_sqs.metadata["RequestId"])
-    assert len(seen) == 3
+        request_ids.add(json_sqs.metadata["RequestId"])
+    assert len(request_ids) == 3
 
 
 @pytest.mark.parametrize("operation", ["DeleteMessage", "PurgeQueue", "TagQueue", "DeleteQueue"])

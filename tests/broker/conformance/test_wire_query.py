@@ -317,8 +317,8 @@ def test_message_attributes_go_in_and_out_by_their_older_names(sqs_broker: Broke
     received = ok(query_call(sqs_broker, "ReceiveMessage", {**names, "AttributeName.1": "AWSTraceHeader"}))
     message = received.find("ReceiveMessageResult/Message")
     assert message is not None
-    found = {element.findtext("Name"): element.find("Value") for element in message.findall("MessageAttribute")}
-    colour, icon = found["colour"], found["icon"]
+    attributes = {element.findtext("Name"): element.find("Value") for element in message.findall("MessageAttribute")}
+    colour, icon = attributes["colour"], attributes["icon"]
     assert colour is not None
     assert icon is not None
     assert (colour.findtext("DataType"), colour.findtext("StringValue")) == ("String", "red")

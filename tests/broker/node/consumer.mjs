@@ -29,7 +29,7 @@ async function arnOf(QueueUrl) {
 /** Runs a consumer until `enough` messages were handled and the last one is deleted; resolves with all of them. */
 function consume(queueUrl, enough, handle = () => {}) {
   return new Promise((resolve, reject) => {
-    const seen = [];
+    const messages = [];
     const consumer = Consumer.create({
       queueUrl,
       sqs,
@@ -40,15 +40,15 @@ function consume(queueUrl, enough, handle = () => {}) {
       terminateVisibilityTimeout: true,
       suppressFifoWarning: true,
       handleMessage: async (message) => {
-        seen.push(message);
+        messages.push(message);
         handle(message);
         return message;
       },
     });
     consumer.on("error", reject);
     consumer.on("processing_error", () => {});
-    consumer.on("response_processed", () => seen.length >= enough && consumer.stop());
-    consumer.on("stopped", () => resolve(seen));
+    consumer.on("response_processed", () => messages.length >= enough && consumer.stop());
+    consumer.on("stopped", () => resolve(messages));
     consumer.start();
   });
 }
@@ -66,11 +66,11 @@ async function standard() {
     }));
     await sqs.send(new SendMessageBatchCommand({ QueueUrl, Entries }));
   }
-  const seen = await consume(QueueUrl, 100);
+  const messages = await consume(QueueUrl, 100);
   return {
-    bodies: seen.map((message) => message.Body),
-    numbers: seen.map((message) => Number(message.MessageAttributes.number.StringValue)),
-    bytes: seen.map((message) => Array.from(message.MessageAttributes.bytes.BinaryValue)),
+    bodies: messages.map((message) => message.Body),
+    numbers: messages.map((message) => Number(message.MessageAttributes.number.StringValue)),
+    bytes: messages.map((message) => Array.from(message.MessageAttributes.bytes.BinaryValue)),
   };
 }
 
@@ -81,12 +81,12 @@ async function fifo() {
     const sent = new SendMessageCommand({ QueueUrl, MessageBody, MessageGroupId: MessageBody[0] });
     answers.push(await sqs.send(sent));
   }
-  const seen = await consume(QueueUrl, 5);
+  const messages = await consume(QueueUrl, 5);
   return {
     ids: answers.map((answer) => answer.MessageId),
     sequence: answers.map((answer) => answer.SequenceNumber),
-    bodies: seen.map((message) => message.Body),
-    groups: seen.map((message) => message.Attributes.MessageGroupId),
+    bodies: messages.map((message) => message.Body),
+    groups: messages.map((message) => message.Attributes.MessageGroupId),
   };
 }
 
@@ -96,16 +96,16 @@ async function deadLetters() {
   const QueueUrl = await create("js-work", { RedrivePolicy });
   await sqs.send(new SendMessageCommand({ QueueUrl, MessageBody: "bad" }));
   await sqs.send(new SendMessageCommand({ QueueUrl, MessageBody: "good" }));
-  const seen = await consume(QueueUrl, 4, (message) => {
+  const messages = await consume(QueueUrl, 4, (message) => {
     if (message.Body === "bad") throw new Error("cannot do it");
   });
   const after = await sqs.send(new ReceiveMessageCommand({ QueueUrl }));
-  const [letter] = await consume(dead, 1);
+  const [deadLetter] = await consume(dead, 1);
   return {
-    tries: seen.filter((message) => message.Body === "bad").map((message) => message.Attributes.ApproximateReceiveCount),
-    good: seen.filter((message) => message.Body === "good").length,
+    tries: messages.filter((message) => message.Body === "bad").map((message) => message.Attributes.ApproximateReceiveCount),
+    good: messages.filter((message) => message.Body === "good").length,
     left: (after.Messages ?? []).length,
-    letter: { body: letter.Body, source: letter.Attributes.DeadLetterQueueSourceArn },
+    deadLetter: { body: deadLetter.Body, source: deadLetter.Attributes.DeadLetterQueueSourceArn },
   };
 }
 

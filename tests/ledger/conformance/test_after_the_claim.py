@@ -83,17 +83,17 @@ class TestRecord:
         assert finish(ledger, claim)
 
     def test_each_finish_gets_its_own_answer(self, ledger: Ledger) -> None:
-        one, two, three = (win(ledger, key).claim for key in ("a", "b", "c"))
-        assert ledger.release([two]) == [True]
+        first, second, third = (win(ledger, key).claim for key in ("a", "b", "c"))
+        assert ledger.release([second]) == [True]
         finishes = [
-            Completion(two, result=b"2"),
-            Completion(three, Status.REJECTED, b"3"),
+            Completion(second, result=b"2"),
+            Completion(third, Status.REJECTED, b"3"),
             Completion(Claim("unknown", 1)),
-            Completion(one, result=b"1"),
-            Completion(Claim("a", one.fence + 1)),
+            Completion(first, result=b"1"),
+            Completion(Claim("a", first.fence + 1)),
         ]
         assert ledger.record(finishes) == [False, True, False, True, False]
-        assert [found.status if found else None for found in ledger.get(["a", "b", "c", "unknown"])] == [
+        assert [entry.status if entry else None for entry in ledger.get(["a", "b", "c", "unknown"])] == [
             Status.DONE,
             Status.FREE,
             Status.REJECTED,
@@ -199,9 +199,9 @@ class TestNotes:
 
 class TestRelease:
     def test_each_claim_gets_its_own_answer(self, ledger: Ledger) -> None:
-        one, two = win(ledger, "a").claim, win(ledger, "b").claim
-        assert finish(ledger, two)
-        assert ledger.release([two, one, Claim("unknown", 1)]) == [False, True, False]
+        first, second = win(ledger, "a").claim, win(ledger, "b").claim
+        assert finish(ledger, second)
+        assert ledger.release([second, first, Claim("unknown", 1)]) == [False, True, False]
         assert isinstance(ask(ledger, "b"), Done)
         assert isinstance(ask(ledger, "a"), Won)
 
@@ -433,7 +433,7 @@ class TestLook:
         for key in ("a", "b"):
             win(ledger, key)
         first = ledger.get(["b", "unknown", "a", "b"])
-        assert [found.key if found else None for found in first] == ["b", None, "a", "b"]
+        assert [entry.key if entry else None for entry in first] == ["b", None, "a", "b"]
         assert ledger.get(["b", "unknown", "a", "b"]) == first
 
     def test_first_seen_stays_and_changed_moves(self, ledger: Ledger, clock_offset: Shift) -> None:

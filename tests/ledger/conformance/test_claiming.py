@@ -17,13 +17,18 @@ def test_a_new_key_is_won_with_its_first_fence_and_first_attempt(ledger: Ledger)
 
 def test_a_won_key_is_seen_with_all_that_its_claim_said(ledger: Ledger) -> None:
     win(ledger, "order-1", payload="digest", source="orders/1", claimant="worker-7")
-    seen = entry(ledger, "order-1")
-    assert (seen.key, seen.status, seen.fence, seen.attempt) == ("order-1", Status.CLAIMED, 1, 1)
-    assert (seen.claimant, seen.payload, seen.source) == ("worker-7", "digest", "orders/1")
-    assert (seen.result, seen.notes) == (b"", {})
-    assert seen.first_seen == seen.changed
-    assert seen.lease_ends == pytest.approx(seen.changed + LEASE, abs=0.01)
-    assert seen.expires == pytest.approx(seen.changed + ledger.retention, abs=1)
+    ledger_entry = entry(ledger, "order-1")
+    assert (ledger_entry.key, ledger_entry.status, ledger_entry.fence, ledger_entry.attempt) == (
+        "order-1",
+        Status.CLAIMED,
+        1,
+        1,
+    )
+    assert (ledger_entry.claimant, ledger_entry.payload, ledger_entry.source) == ("worker-7", "digest", "orders/1")
+    assert (ledger_entry.result, ledger_entry.notes) == (b"", {})
+    assert ledger_entry.first_seen == ledger_entry.changed
+    assert ledger_entry.lease_ends == pytest.approx(ledger_entry.changed + LEASE, abs=0.01)
+    assert ledger_entry.expires == pytest.approx(ledger_entry.changed + ledger.retention, abs=1)
 
 
 def test_a_key_that_another_works_on_is_held_for_the_rest_of_its_lease(ledger: Ledger, clock_offset: Shift) -> None:
@@ -152,8 +157,13 @@ class TestRejected:
         assert ledger.save_step(first.claim, "step", b"1")
         assert finish(ledger, first.claim, Status.REJECTED, b"why")
         assert ask(ledger, "order-1", payload="b", source=comes_back_as) == Won(Claim("order-1", 2), LEASE)
-        seen = entry(ledger, "order-1")
-        assert (seen.payload, seen.source, seen.result, seen.notes) == ("b", comes_back_as, b"", {})
+        ledger_entry = entry(ledger, "order-1")
+        assert (ledger_entry.payload, ledger_entry.source, ledger_entry.result, ledger_entry.notes) == (
+            "b",
+            comes_back_as,
+            b"",
+            {},
+        )
 
     def test_a_redriven_key_that_is_done_in_the_end_is_done_for_both_sources(self, ledger: Ledger) -> None:
         assert finish(ledger, win(ledger, "order-1", source="orders/1").claim, Status.REJECTED)

@@ -142,13 +142,13 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def they_look_alike(self) -> None:
-        for key, found in zip("abc", self.ledger.get(list("abc")), strict=True):
+        for key, entry in zip("abc", self.ledger.get(list("abc")), strict=True):
             known = self.model.find(key)
-            assert (found is None) == (known is None)
-            if found is not None and known is not None:
-                assert (found.status, found.fence, found.attempt) == (known.status, known.fence, known.attempt)
-                assert (found.payload, found.source) == (known.payload, known.source)
-                assert (found.result, dict(found.notes)) == (known.result, known.notes)
+            assert (entry is None) == (known is None)
+            if entry is not None and known is not None:
+                assert (entry.status, entry.fence, entry.attempt) == (known.status, known.fence, known.attempt)
+                assert (entry.payload, entry.source) == (known.payload, known.source)
+                assert (entry.result, dict(entry.notes)) == (known.result, known.notes)
 
 
 def test_any_sequence_of_calls_is_answered_as_by_the_model(store: StoreUnderTest) -> None:

@@ -61,9 +61,9 @@ def test_what_sqs_has_refused_stays_with_the_reason_and_waits_for_longer(ledger:
         tx.send("nowhere", "a")
         tx.send("receipts", "b")
     clock_offset.advance(1)
-    taken = {it.queue: it for it in ledger.take_outgoing()}
-    ledger.refused_outgoing([taken["nowhere"].id], error="there is no such queue", wait=300)
-    ledger.sent_outgoing([taken["receipts"].id])
+    outgoing = {it.queue: it for it in ledger.take_outgoing()}
+    ledger.refused_outgoing([outgoing["nowhere"].id], error="there is no such queue", wait=300)
+    ledger.sent_outgoing([outgoing["receipts"].id])
     status = ledger.outbox_status()
     assert (status.waiting, status.refused) == (1, 1)
     assert [(it.queue, it.attempts, it.error) for it in status.examples] == [("nowhere", 1, "there is no such queue")]
@@ -71,7 +71,7 @@ def test_what_sqs_has_refused_stays_with_the_reason_and_waits_for_longer(ledger:
     assert bodies(ledger) == []
     clock_offset.advance(2)
     (again,) = ledger.take_outgoing()
-    assert (again.body, again.attempts, again.id) == ("a", 1, taken["nowhere"].id)
+    assert (again.body, again.attempts, again.id) == ("a", 1, outgoing["nowhere"].id)
     ledger.refused_outgoing([again.id], error="no", wait=1)
     assert ledger.outbox_status().examples[0].attempts == 2
     ledger.sent_outgoing([again.id])
@@ -105,12 +105,12 @@ def test_the_rest_of_a_group_need_not_wait_once_what_was_before_it_is_sent(ledge
         for number in range(5):
             tx.send("moves.fifo", str(number))
     clock_offset.advance(1)
-    seen: list[str] = []
+    sent_bodies: list[str] = []
     for _ in range(3):
-        taken = ledger.take_outgoing(2, lease=30)
-        seen += [it.body for it in taken]
-        ledger.sent_outgoing([it.id for it in taken])
-    assert seen == ["0", "1", "2", "3", "4"], "also those that were sent without a group keep their order"
+        outgoing = ledger.take_outgoing(2, lease=30)
+        sent_bodies += [it.body for it in outgoing]
+        ledger.sent_outgoing([it.id for it in outgoing])
+    assert sent_bodies == ["0", "1", "2", "3", "4"], "also those that were sent without a group keep their order"
 
 
 def test_a_dispatcher_that_died_leaves_its_group_to_the_next_one_in_order(ledger: Ledger, clock_offset: Shift) -> None:

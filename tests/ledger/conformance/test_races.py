@@ -64,7 +64,7 @@ def test_overlapping_batches_in_opposite_orders_do_not_block_each_other(
 
     total = sum(at_once([worker(n) for n in range(8)]))
     assert total > 0
-    fences = [found.fence for found in ledger.get(keys) if found]
+    fences = [entry.fence for entry in ledger.get(keys) if entry]
     assert sum(fences) == total  # every win raised one fence by one
 
 
@@ -140,7 +140,7 @@ def test_work_that_fails_at_random_is_done_once_each(
 
     at_once([worker(n) for n in range(8)])
     assert recorded == Counter(keys)
-    assert all(found is not None and found.status is Status.DONE for found in ledger.get(keys))
+    assert all(entry is not None and entry.status is Status.DONE for entry in ledger.get(keys))
 
 
 def test_a_thousand_keys_in_one_call(ledger: Ledger, store: StoreUnderTest) -> None:
@@ -180,4 +180,4 @@ def test_purging_and_claiming_at_the_same_time_lose_nothing(make_ledger: Opener,
 
     _, won = at_once([purge, work])
     assert len(won) == 200
-    assert all(found is not None and found.result == b"new" for found in ledger.get([it.key for it in old]))
+    assert all(entry is not None and entry.result == b"new" for entry in ledger.get([it.key for it in old]))

@@ -156,7 +156,7 @@ def test_a_transaction_may_record_many_and_write_much(ledger: Ledger, effects: E
         finishes = [Completion(claim, result=claim.key.encode()) for claim in claims]
         assert tx.record([*finishes, Completion(Claim("unknown", 1))]) == [True] * 200 + [False]
     assert [key for key, _ in effects.all()] == keys
-    assert all(found is not None and found.result == found.key.encode() for found in ledger.get(keys))
+    assert all(entry is not None and entry.result == entry.key.encode() for entry in ledger.get(keys))
 
 
 def test_a_transaction_that_does_nothing_is_fine(ledger: Ledger) -> None:
