@@ -321,8 +321,8 @@ def table_of(outcomes: list[Outcome]) -> Table:
     ]
     for outcome in outcomes:
         found = outcome.audit
-        counts = (found.orders, found.sent, found.delivered, found.rows, found.letters)
-        wrong = (len(found.lost) + len(found.letters_lost), len(found.doubled))
+        counts = (found.orders, found.sent, found.delivered, found.rows, found.dead_letters)
+        wrong = (len(found.lost) + len(found.dead_letters_lost), len(found.doubled))
         figures = [f"{count:,}" for count in (outcome.kills, *counts, *wrong)]
         table.append((outcome.label, *figures, f"{outcome.seconds / 60:.1f}"))
     return table
