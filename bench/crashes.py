@@ -321,8 +321,8 @@ def table_of(outcomes: list[Outcome]) -> Table:
     ]
     for outcome in outcomes:
         audit = outcome.audit
-        counts = (audit.orders, audit.sent, audit.delivered, audit.rows, audit.letters)
-        wrong = (len(audit.lost) + len(audit.letters_lost), len(audit.doubled))
+        counts = (audit.orders, audit.sent, audit.delivered, audit.rows, audit.dead_letters)
+        wrong = (len(audit.lost) + len(audit.dead_letters_lost), len(audit.doubled))
         figures = [f"{count:,}" for count in (outcome.kills, *counts, *wrong)]
         table.append((outcome.label, *figures, f"{outcome.seconds / 60:.1f}"))
     return table

@@ -31,9 +31,9 @@ HOSTS: Final = ("127.0.0.1", "localhost")  # two names: Spark starts a speculati
 SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def wait_until(what: str, seen: Callable[[], bool], patience: float = PATIENCE) -> None:
+def wait_until(what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
     ends = time.monotonic() + patience
-    while not seen():
+    while not condition():
         assert time.monotonic() < ends, f"waited {patience:.0f} seconds in vain until {what}"
         time.sleep(0.05)
 

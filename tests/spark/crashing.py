@@ -144,17 +144,17 @@ class Orders:
         return made
 
     def left(self) -> int:
-        """Messages in the queue, seen by nobody or in somebody's hand."""
-        found = self.queue.attributes(*_COUNTS)
-        return sum(int(found[name]) for name in _COUNTS)
+        """Messages in the queue, visible or in flight."""
+        counts = self.queue.attributes(*_COUNTS)
+        return sum(int(counts[name]) for name in _COUNTS)
 
-    def letters(self) -> Counter[str]:
-        """Bodies of the dead letters."""
+    def dead_letters(self) -> Counter[str]:
+        """Bodies of the dead-letter messages."""
         return Counter(message["Body"] for message in self.broker.peek(DEAD, limit=100_000))
 
     def delivered(self) -> int:
-        found = re.search(rf'NumberOfMessagesReceived[^\n]*"{QUEUE}"[^\n]* (\d+)', self.broker.metrics(), re.IGNORECASE)
-        return int(found[1]) if found else 0
+        match = re.search(rf'NumberOfMessagesReceived[^\n]*"{QUEUE}"[^\n]* (\d+)', self.broker.metrics(), re.IGNORECASE)
+        return int(match[1]) if match else 0
 
 
 # Where it goes.
@@ -193,8 +193,8 @@ class DeltaFolder:
 
         if not (self.path / "_delta_log").exists():
             return []
-        found: list[str] = DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist()
-        return found
+        ids: list[str] = DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist()
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was sent against what is there. `letters_again`: dead letters that are there twice, which may be."""
+    """What was sent against what is there. `dead_letters_again`: those that are there twice, which may be."""
 
     orders: int
     sent: int
@@ -335,14 +335,14 @@ class Audit:
     lost: list[str]
     doubled: list[str]
     strange: list[str]
-    letters: int
-    letters_lost: list[str]
-    letters_again: int
+    dead_letters: int
+    dead_letters_lost: list[str]
+    dead_letters_again: int
     left: int
 
     @property
     def exact(self) -> bool:
-        return not (self.lost or self.doubled or self.strange or self.letters_lost)
+        return not (self.lost or self.doubled or self.strange or self.dead_letters_lost)
 
     @property
     def passed(self) -> bool:
@@ -350,8 +350,8 @@ class Audit:
 
 
 def are_there(orders: Orders, *sinks: Sink) -> bool:
-    """Whether every order and every dead letter is where it should be."""
-    return orders.ids <= {id_ for sink in sinks for id_ in sink.ids()} and orders.poison <= set(orders.letters())
+    """Whether every order and every dead-letter message is where it should be."""
+    return orders.ids <= {id_ for sink in sinks for id_ in sink.ids()} and orders.poison <= set(orders.dead_letters())
 
 
 def history(orders: Orders, *sinks: Sink) -> Iterator[HistoryEvent]:
@@ -361,15 +361,15 @@ def history(orders: Orders, *sinks: Sink) -> Iterator[HistoryEvent]:
     for sink in sinks:
         for id_ in sink.ids():
             yield HistoryEvent(EventKind.EFFECT, key=id_, queue=QUEUE, worker=type(sink).__name__)
-    for body in orders.letters().elements():
+    for body in orders.dead_letters().elements():
         yield HistoryEvent(EventKind.DEAD_LETTER, key=body, queue=QUEUE)
 
 
 def audited(orders: Orders, *sinks: Sink) -> Audit:
     events = list(history(orders, *sinks))
     findings = check(events, logged=EventKind, limit=len(events)).findings
-    keys = {kind: sorted(found.key for found in findings if found.kind is kind) for kind in FindingKind}
-    letters = Counter(event.key for event in events if event.kind is EventKind.DEAD_LETTER)
+    keys = {kind: sorted(finding.key for finding in findings if finding.kind is kind) for kind in FindingKind}
+    dead_letters = Counter(event.key for event in events if event.kind is EventKind.DEAD_LETTER)
     return Audit(
         orders=len(orders.ids),
         sent=orders.messages,
@@ -377,10 +377,10 @@ def audited(orders: Orders, *sinks: Sink) -> Audit:
         rows=sum(event.kind is EventKind.EFFECT for event in events),
         lost=[key for key in keys[FindingKind.LOST] if key in orders.ids],
         doubled=keys[FindingKind.DOUBLED],
-        strange=keys[FindingKind.UNKNOWN] + sorted(set(letters) - orders.poison),
-        letters=letters.total(),
-        letters_lost=[key for key in keys[FindingKind.LOST] if key not in orders.ids],
-        letters_again=letters.total() - len(letters),
+        strange=keys[FindingKind.UNKNOWN] + sorted(set(dead_letters) - orders.poison),
+        dead_letters=dead_letters.total(),
+        dead_letters_lost=[key for key in keys[FindingKind.LOST] if key not in orders.ids],
+        dead_letters_again=dead_letters.total() - len(dead_letters),
         left=orders.left(),
     )
 
@@ -454,20 +454,20 @@ class Trial:
 
     def status(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.checkpoint / "status.json").read_text())
+            status: dict[str, Any] = json.loads((self.checkpoint / "status.json").read_text())
         except (OSError, ValueError):
             return {}
-        return found
+        return status
 
     def committed(self) -> int:
         """The last batch that Spark has committed; -1 before the first."""
-        found = (self.checkpoint / "query/commits").glob("[0-9]*")
-        return max((int(file.name) for file in found), default=-1)
+        commits = (self.checkpoint / "query/commits").glob("[0-9]*")
+        return max((int(file.name) for file in commits), default=-1)
 
     def runs(self, driver: Driver) -> bool:
         """Whether its query is at work."""
-        found = self.status()
-        return found.get("pid") == driver.process.pid and found.get("state") == "running"
+        status = self.status()
+        return status.get("pid") == driver.process.pid and status.get("state") == "running"
 
     def is_done(self) -> bool:
         """Nothing is left in the queue, and everything is where it should be."""
@@ -512,10 +512,10 @@ def with_archive(folder: Path) -> str:
     return f"{JAVA} -Xlog:disable -XX:SharedArchiveFile={archive}" if archive.exists() else JAVA
 
 
-def wait_until(seen: Callable[[], bool], *drivers: Driver, patience: float = PATIENCE) -> bool:
+def wait_until(condition: Callable[[], bool], *drivers: Driver, patience: float = PATIENCE) -> bool:
     """Whether it came to pass; what did not, the audit will show."""
     ends = time.monotonic() + patience
-    while not seen():
+    while not condition():
         for driver in drivers:
             if driver.ended:
                 raise Ended(f"it ended by itself: {driver.said()}")

@@ -89,7 +89,7 @@ class Intake:
     def batch(self, planner: Planner, start: Offset, rows: int = 1_000) -> tuple[Offset, list[str]]:
         """One batch that goes well."""
         end = planner.latest(start, rows)
-        return end, [body for given in planner.assignments(start, end) for body in self.run(given)]
+        return end, [body for assignment in planner.assignments(start, end) for body in self.run(assignment)]
 
     def commit_in_sink(self, batch: int) -> None:
         """As the driver of a pipeline does, when its sink has the batch."""
@@ -105,13 +105,13 @@ class Intake:
 
     def waiting(self) -> tuple[int, int]:
         """Messages that are visible, and in flight."""
-        found = self.queue.attributes()
-        return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
+        attributes = self.queue.attributes()
+        return int(attributes["ApproximateNumberOfMessages"]), int(attributes["ApproximateNumberOfMessagesNotVisible"])
 
 
 def bodies(table: pa.Table) -> list[str]:
-    found: list[str] = table.column("body").to_pylist()
-    return found
+    texts: list[str] = table.column("body").to_pylist()
+    return texts
 
 
 @contextlib.contextmanager

@@ -59,8 +59,8 @@ class Shop:
             connection.close()
         return f"{self.name}:app"
 
-    def place(self, app: str, **given: Any) -> AppReference:
-        return AppReference(app, endpoint_url=self.broker.url, folder=str(self.folder), **given)
+    def place(self, app: str, **options: Any) -> AppReference:
+        return AppReference(app, endpoint_url=self.broker.url, folder=str(self.folder), **options)
 
     def queue(self, name: str = "orders", **attributes: Any) -> Queue:
         """With a dead-letter queue beside it."""
@@ -91,16 +91,16 @@ def send(queue: Queue, orders: Iterable[Mapping[str, Any]]) -> None:
 
 
 def all_of(queue: Queue) -> list[Received]:
-    found: list[Received] = []
+    messages: list[Received] = []
     while received := queue.receive(10, 0, visibility=600):
-        found += received
+        messages += received
         queue.delete([message.receipt for message in received])
-    return found
+    return messages
 
 
 def rows(messages: Iterable[Received], queue: str) -> list[pa.RecordBatch]:
     """Messages as the source gives them out."""
-    found = [
+    source_rows = [
         {
             "message_id": message.message_id,
             "body": message.body,
@@ -112,7 +112,7 @@ def rows(messages: Iterable[Received], queue: str) -> list[pa.RecordBatch]:
         }
         for message in messages
     ]
-    return [pa.RecordBatch.from_pylist(found, NEEDED)] if found else []
+    return [pa.RecordBatch.from_pylist(source_rows, NEEDED)] if source_rows else []
 
 
 def made(orders: Iterable[Mapping[str, Any]], group: str | None = None) -> list[Received]:

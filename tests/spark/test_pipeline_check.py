@@ -55,8 +55,8 @@ PARQUET = '[sink]\ntype = "parquet"\npath = "out"'
 
 @pytest.fixture
 def client(sqs_broker: EmbeddedBroker) -> Iterator[Client]:
-    with Client(sqs_broker.url, "us-east-1", access_key="test", secret_key="test") as found:
-        yield found
+    with Client(sqs_broker.url, "us-east-1", access_key="test", secret_key="test") as client:
+        yield client
 
 
 def make_queue(client: Client, name: str, **attributes: object) -> None:
@@ -89,9 +89,9 @@ def test_a_pipeline_that_can_run_is_told_with_what_it_would_do(
 ) -> None:
     make_queue(client, "orders", MessageRetentionPeriod=86_400)
     client.queue("orders").send("{}")
-    found = check(pipeline(tmp_path, sqs_broker))
-    assert found.passed
-    text = "\n".join(as_text(found))
+    report = check(pipeline(tmp_path, sqs_broker))
+    assert report.passed
+    text = "\n".join(as_text(report))
     assert f"reads     orders at {sqs_broker.url}" in text
     assert "once      each key once for the queue's retention" in text
     assert "rejected unless amount is positive" in text
@@ -99,7 +99,7 @@ def test_a_pipeline_that_can_run_is_told_with_what_it_would_do(
     assert f"writes    Parquet files in {tmp_path}/out: each row once" in text
     assert "queue orders: Standard, 1 waiting, kept for 1 days" in text
     assert text.endswith("it can run")
-    assert json.loads(json.dumps(found.plain()))["passed"] is True
+    assert json.loads(json.dumps(report.plain()))["passed"] is True
     assert not (tmp_path / "state").exists()
 
 
@@ -132,30 +132,30 @@ def test_an_endpoint_that_does_not_answer_is_one_line(
 
 def test_rejects_need_somewhere_to_go(tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client) -> None:
     client.create_queue("orders")
-    found = said(pipeline(tmp_path, sqs_broker))
-    assert any(level is Level.PROBLEM and "has no dead-letter queue" in text for level, text in found)
+    findings = said(pipeline(tmp_path, sqs_broker))
+    assert any(level is Level.PROBLEM and "has no dead-letter queue" in text for level, text in findings)
     assert check(pipeline(tmp_path, sqs_broker, ("[sink]", '[rejects]\ntable = "bad"\n[sink]'))).passed
 
 
 def test_what_weakens_a_promise_is_a_warning(tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client) -> None:
     make_queue(client, "orders.fifo", MessageRetentionPeriod=345_600)
     fifo = ('"orders"]', '"orders.fifo"]\nreceivers = 2\nretention = "1d"')
-    found = check(pipeline(tmp_path, sqs_broker, fifo))
-    warnings = [finding.text for finding in found.findings if finding.level is Level.WARNING]
+    report = check(pipeline(tmp_path, sqs_broker, fifo))
+    warnings = [finding.text for finding in report.findings if finding.level is Level.WARNING]
     assert any("is FIFO and has several receivers" in text for text in warnings)
     assert any("[source] retention is shorter than the retention" in text for text in warnings)
-    assert found.passed
+    assert report.passed
     usual = check(pipeline(tmp_path, sqs_broker, ('"orders"]', '"orders.fifo"]')))
     assert all(finding.level is not Level.WARNING for finding in usual.findings)
 
 
-def guarded(folder: Path, gate: Gate, *changes: tuple[str, str]) -> list[str]:
+def guarded(folder: Path, iam: Gate, *changes: tuple[str, str]) -> list[str]:
     file = folder / "orders.toml"
     text = FILE
     for old, new in changes:
         text = text.replace(old, new)
     file.write_text(text)
-    return problems(load(file, endpoint_url=gate.url))
+    return problems(load(file, endpoint_url=iam.url))
 
 
 def test_permissions_that_are_missing_are_problems_and_no_message_is_touched(
@@ -164,15 +164,15 @@ def test_permissions_that_are_missing_are_problems_and_no_message_is_touched(
     make_queue(client, "orders")
     client.queue("orders").send("{}")
     before = sqs_broker.peek("orders")
-    with gatekeeper(sqs_broker) as gate:
-        assert guarded(tmp_path, gate) == []
+    with gatekeeper(sqs_broker) as iam:
+        assert guarded(tmp_path, iam) == []
         for operation in ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes"):
-            gate.refused = {f"{operation} orders"}
-            (problem,) = guarded(tmp_path, gate)
+            iam.refused = {f"{operation} orders"}
+            (problem,) = guarded(tmp_path, iam)
             assert problem.startswith("queue orders: ")
             assert f"The credentials need the permission sqs:{operation} on it" in problem
-        gate.refused = {"SendMessage dead"}
-        (problem,) = guarded(tmp_path, gate)
+        iam.refused = {"SendMessage dead"}
+        (problem,) = guarded(tmp_path, iam)
         assert problem.startswith("queue dead: SendMessage is not allowed")
     assert sqs_broker.peek("orders") == before
     assert sqs_broker.peek("dead") == []
@@ -184,11 +184,11 @@ def test_who_may_send_to_a_target_need_not_be_allowed_to_read_its_attributes(
     make_queue(client, "orders")
     sink = (PARQUET, '[sink]\ntype = "sqs"\nqueue = "clean"')
     client.create_queue("clean")
-    with gatekeeper(sqs_broker) as gate:
-        gate.refused = {"GetQueueAttributes clean"}
-        assert guarded(tmp_path, gate, sink) == []
-        gate.refused = {"GetQueueAttributes clean", "SendMessage clean"}
-        (problem,) = guarded(tmp_path, gate, sink)
+    with gatekeeper(sqs_broker) as iam:
+        iam.refused = {"GetQueueAttributes clean"}
+        assert guarded(tmp_path, iam, sink) == []
+        iam.refused = {"GetQueueAttributes clean", "SendMessage clean"}
+        (problem,) = guarded(tmp_path, iam, sink)
         assert problem.startswith("queue clean: SendMessage is not allowed")
     assert sqs_broker.peek("clean") == []
 
@@ -197,10 +197,10 @@ def test_a_dead_letter_queue_that_the_run_will_create_is_told_with_its_max_recei
     tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
 ) -> None:
     client.create_queue("orders")
-    found = check(pipeline(tmp_path, sqs_broker), create_dlq=True)
-    assert found.passed
-    told_of = "queue orders: its dead-letter queue will be created, with a maxReceiveCount of 5"
-    assert told_of in [finding.text for finding in found.findings]
+    report = check(pipeline(tmp_path, sqs_broker), create_dlq=True)
+    assert report.passed
+    text = "queue orders: its dead-letter queue will be created, with a maxReceiveCount of 5"
+    assert text in [finding.text for finding in report.findings]
     assert "RedrivePolicy" not in client.queue("orders").attributes()
 
 

@@ -65,9 +65,9 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_a_change_that_is_fine_is_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
-    (found,) = changes(tmp_path, change)
-    assert said in found.text
-    assert not found.breaking
+    (difference,) = changes(tmp_path, change)
+    assert said in difference.text
+    assert not difference.breaking
 
 
 def test_the_retention_under_its_former_name_is_no_change(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_change_that_would_break_exactly_once_is_refused_with_its_reason(
     with pytest.raises(PipelineChanged) as refused:
         check(former, spec(tmp_path, change))
     assert said in str(refused.value)
-    assert all(one.breaking for one in refused.value.changes)
+    assert all(difference.breaking for difference in refused.value.changes)
 
 
 def test_a_history_with_segments_under_a_file_that_leaves_dedup_out_says_what_to_write(tmp_path: Path) -> None:

@@ -47,17 +47,17 @@ def mistakes(folder: Path, text: str) -> str:
 
 
 def test_the_smallest_file(tmp_path: Path) -> None:
-    found = load(write(tmp_path, GOOD))
-    assert found.name == "orders"
-    assert found.checkpoint == str(tmp_path / "state")
-    assert found.sink == ParquetSpec(str(tmp_path / "out"))
-    assert [(field.name, field.nullable) for field in found.schema.fields] == [("id", False), ("amount", True)]
-    assert (found.source.dedup, found.source.ack, found.rejects.to) == (
+    pipeline = load(write(tmp_path, GOOD))
+    assert pipeline.name == "orders"
+    assert pipeline.checkpoint == str(tmp_path / "state")
+    assert pipeline.sink == ParquetSpec(str(tmp_path / "out"))
+    assert [(field.name, field.nullable) for field in pipeline.schema.fields] == [("id", False), ("amount", True)]
+    assert (pipeline.source.dedup, pipeline.source.ack, pipeline.rejects.to) == (
         Dedup.KEY,
         Ack.SEALED,
         RejectTo.DEAD_LETTER_QUEUE,
     )
-    assert found.source.options("/c")["segments"] == "/c/segments"
+    assert pipeline.source.options("/c")["segments"] == "/c/segments"
 
 
 def test_everything_that_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,18 +98,18 @@ def test_everything_that_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [spark]
     "spark.driver.memory" = "2g"
     """
-    found = load(write(tmp_path, text))
-    assert found.checkpoint == "s3://lake/state"
-    assert found.sink == PostgresSpec("postgresql://me:secret@db/shop", "shop.orders", Mode.UPSERT, ("id",))
-    assert "secret" not in repr(found.sink)
-    options = found.source.options(found.checkpoint)
+    pipeline = load(write(tmp_path, text))
+    assert pipeline.checkpoint == "s3://lake/state"
+    assert pipeline.sink == PostgresSpec("postgresql://me:secret@db/shop", "shop.orders", Mode.UPSERT, ("id",))
+    assert "secret" not in repr(pipeline.sink)
+    options = pipeline.source.options(pipeline.checkpoint)
     assert options["visibility"] == "120"
     assert options["maxSecondsPerBatch"] == "5"
     assert options["ack"] == "committed"
-    assert (found.rejects.to, found.rejects.target) == (RejectTo.TABLE, str(tmp_path / "rejects"))
-    assert found.trigger.every == 60
-    assert found.spark == {"spark.driver.memory": "2g"}
-    assert found.schema.constraints[0].check == "length(id) < 40"
+    assert (pipeline.rejects.to, pipeline.rejects.target) == (RejectTo.TABLE, str(tmp_path / "rejects"))
+    assert pipeline.trigger.every == 60
+    assert pipeline.spark == {"spark.driver.memory": "2g"}
+    assert pipeline.schema.constraints[0].check == "length(id) < 40"
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_a_json_schema_is_read_from_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "order.json").write_text(
         '{"type": "object", "required": ["id"], "properties": {"id": {"type": "string", "minLength": 1}}}'
     )
-    found = load(
+    pipeline = load(
         write(tmp_path, GOOD.replace('ddl = "id STRING NOT NULL, amount BIGINT"', 'json_schema = "order.json"'))
     )
-    assert [field.name for field in found.schema.fields] == ["id"]
-    assert len(found.schema.constraints) == 1
+    assert [field.name for field in pipeline.schema.fields] == ["id"]
+    assert len(pipeline.schema.constraints) == 1
 
 
 def test_the_endpoint_can_be_given_on_the_command_line(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_a_mistake_is_named_with_its_place_and_the_way_out(tmp_path: Path, chang
     assert text != GOOD
     if "_KEY" in text:
         text = text.replace("[schema]", '[schema]\nmetadata = ["key"]')
-    told = mistakes(tmp_path, text)
-    assert said in told
-    assert str(tmp_path / "orders.toml") in told
+    message = mistakes(tmp_path, text)
+    assert said in message
+    assert str(tmp_path / "orders.toml") in message
 
 
 SINK = 'type = "parquet"\npath = "out"'
@@ -259,9 +259,9 @@ def test_a_mistake_in_a_sink_is_named_too(tmp_path: Path, sink: str, said: str) 
 def test_a_secret_is_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
     sink = 'type = "postgres"\ndsn = ["hunter2"]\ntable = "${SHOP_PASSWORD}"\nmode = "${SHOP_PASSWORD}"'
-    told = mistakes(tmp_path, GOOD.replace(SINK, sink))
-    assert "[sink] dsn: a text is needed" in told
-    assert "hunter2" not in told
+    message = mistakes(tmp_path, GOOD.replace(SINK, sink))
+    assert "[sink] dsn: a text is needed" in message
+    assert "hunter2" not in message
 
 
 def test_what_a_variable_was_filled_with_and_passwords_of_urls_are_in_no_message(
@@ -271,23 +271,23 @@ def test_what_a_variable_was_filled_with_and_passwords_of_urls_are_in_no_message
     text = GOOD.replace("[source]", '[source]\nvisibility = "${SHOP_PASSWORD}"\nkey = "${SHOP_PASSWORD}"')
     text = text.replace('checkpoint = "state"', 'checkpoint = "ftp://me:hunter2@host/x"')
     text = text.replace('["orders"]', f'["http://me:hunter2{"x" * 90}@host/account/a b"]')
-    told = mistakes(tmp_path, text + '[spark]\n"spark.password" = ["hunter2"]\n')
-    assert all(option in told for option in ("visibility", "key", "checkpoint", "queues", "spark.password"))
-    assert "hunter2" not in told
+    message = mistakes(tmp_path, text + '[spark]\n"spark.password" = ["hunter2"]\n')
+    assert all(option in message for option in ("visibility", "key", "checkpoint", "queues", "spark.password"))
+    assert "hunter2" not in message
     with pytest.raises(ValueError, match="PostgresSpec") as raised:
         PostgresSpec(["hunter2"], "orders")  # type: ignore[arg-type]
     assert "hunter2" not in str(raised.value)
 
 
 def test_a_variable_can_be_meant_as_it_stands(tmp_path: Path) -> None:
-    found = load(write(tmp_path, GOOD.replace('path = "out"', 'path = "/a/$${x}"')))
-    assert found.sink == ParquetSpec("/a/${x}")
+    pipeline = load(write(tmp_path, GOOD.replace('path = "out"', 'path = "/a/$${x}"')))
+    assert pipeline.sink == ParquetSpec("/a/${x}")
 
 
 def test_settings_of_spark_may_be_written_in_both_ways(tmp_path: Path) -> None:
     text = '[spark]\nexecutor.memory = "4g"\n"spark.sql.ansi.enabled" = false\n[sink]'
-    found = load(write(tmp_path, GOOD.replace("[sink]", text)))
-    assert found.spark == {"spark.executor.memory": "4g", "spark.sql.ansi.enabled": "false"}
+    pipeline = load(write(tmp_path, GOOD.replace("[sink]", text)))
+    assert pipeline.spark == {"spark.executor.memory": "4g", "spark.sql.ansi.enabled": "false"}
 
 
 def test_each_key_counts_once_unless_the_file_says_otherwise_and_a_handler_has_its_ledger(tmp_path: Path) -> None:
@@ -308,12 +308,12 @@ def test_a_queue_or_a_handler_needs_no_schema(tmp_path: Path) -> None:
 
 def test_the_queue_of_a_sink_is_where_the_source_is_unless_it_says_otherwise(tmp_path: Path) -> None:
     text = GOOD.replace("[source]", '[source]\nendpoint_url = "http://here:1"')
-    found = load(write(tmp_path, text.replace(SINK, 'type = "sqs"\nqueue = "out"'))).sink
-    assert isinstance(found, SqsSpec)
-    assert found.endpoint_url == "http://here:1"
-    found = load(write(tmp_path, text.replace(SINK, 'type = "sqs"\nqueue = "out"\nregion = "eu-west-1"'))).sink
-    assert isinstance(found, SqsSpec)
-    assert (found.endpoint_url, found.region) == (None, "eu-west-1")
+    sink = load(write(tmp_path, text.replace(SINK, 'type = "sqs"\nqueue = "out"'))).sink
+    assert isinstance(sink, SqsSpec)
+    assert sink.endpoint_url == "http://here:1"
+    sink = load(write(tmp_path, text.replace(SINK, 'type = "sqs"\nqueue = "out"\nregion = "eu-west-1"'))).sink
+    assert isinstance(sink, SqsSpec)
+    assert (sink.endpoint_url, sink.region) == (None, "eu-west-1")
 
 
 def test_an_option_is_handed_to_the_source_as_it_is_written(tmp_path: Path) -> None:
@@ -352,9 +352,9 @@ def test_whatever_toml_holds_is_a_mistake_and_never_a_traceback(tmp_path: Path, 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("queues", "queus").replace("path", "paht").replace("BIGINT", "BIGINTEGER")
     text = text.replace("[sink]", 'metadata = ["sentat"]\n[[schema.constraints]]\nchek = "x"\n[sink]')
-    told = mistakes(tmp_path, text.replace("[source]", '[source]\ndedup = "ledger"\nthreads = 1.5'))
+    message = mistakes(tmp_path, text.replace("[source]", '[source]\ndedup = "ledger"\nthreads = 1.5'))
     said = ("queus:", "paht:", "threads = 1.5", "ledger is missing", "BIGINTEGER", "'sentat'", "chek:")
-    assert all(name in told for name in said)
+    assert all(name in message for name in said)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -364,9 +364,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_queue_is_not_read_and_written_by_one_pipeline(tmp_path: Path) -> None:
     text = GOOD.replace('type = "parquet"\npath = "out"', 'type = "sqs"\nqueue = "orders"\ngroup = "country"')
-    told = mistakes(tmp_path, text)
-    assert "read by this very pipeline" in told
-    assert "no field 'country'" in told
+    message = mistakes(tmp_path, text)
+    assert "read by this very pipeline" in message
+    assert "no field 'country'" in message
 
 
 @pytest.mark.parametrize("text", ["x = " + "[" * 3_000, f"[{'a.' * 600}b]\nc = 1\n"])

@@ -62,15 +62,15 @@ RUN: Final = (*SEMEL, "pipeline", "run", "slow.toml")
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
     monkeypatch.chdir(tmp_path)
-    with running() as found, Client(found.url) as client:
+    with running() as broker, Client(broker.url) as client:
         dead = client.create_queue("dead")
         policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 20}
         queue = client.create_queue("orders", {"RedrivePolicy": json.dumps(policy)})
         queue.send_many([Entry(json.dumps({"id": str(number)})) for number in range(10)])
         Path("slow.toml").write_text(FILE)
         Path("slow_shop.py").write_text(APP)
-        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", found.url)
-        yield found
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", broker.url)
+        yield broker
 
 
 def check(ended: interrupted.Ended, code: int, *, seconds: float) -> None:

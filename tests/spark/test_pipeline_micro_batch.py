@@ -120,7 +120,7 @@ class Setup:
 
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
         self.done.append((number, list(outcomes)))
-        rows = sum(one.rows for one in outcomes)
+        rows = sum(outcome.rows for outcome in outcomes)
         self.board.committed(number, began, rows=rows, size=0, rejects={})
 
     def forget_commit(self, number: int) -> None:
@@ -149,7 +149,7 @@ def test_rows_and_rejects_end_where_they_belong(setup: Setup) -> None:
     assert setup.rows == ["a", "b", "c"]
     assert setup.rejected == ["m-x", "m-y"]
     assert [number for number, _ in setup.done] == [0, 1]
-    reasons = [one.rejects for _, outcomes in setup.done for one in outcomes if one.rejects]
+    reasons = [outcome.rejects for _, outcomes in setup.done for outcome in outcomes if outcome.rejects]
     assert reasons == [{"not JSON": 1}, {"amount is positive": 1}]
 
 
@@ -164,9 +164,9 @@ def test_every_task_gives_exactly_one_result_also_without_rows(setup: Setup) -> 
     setup.arrive(good("a"))
     setup.run(setup.stream().repartition(3))
     ((_, outcomes),) = setup.done
-    assert [one.task for one in outcomes] == [0, 1, 2]
-    assert sorted(one.rows for one in outcomes) == [0, 0, 1]
-    assert all(one.written is not None and one.rejected is not None for one in outcomes)
+    assert [outcome.task for outcome in outcomes] == [0, 1, 2]
+    assert sorted(outcome.rows for outcome in outcomes) == [0, 0, 1]
+    assert all(outcome.written is not None and outcome.rejected is not None for outcome in outcomes)
 
 
 def test_a_batch_that_is_in_already_is_run_again_without_writing(setup: Setup) -> None:
@@ -178,8 +178,8 @@ def test_a_batch_that_is_in_already_is_run_again_without_writing(setup: Setup) -
     assert setup.rejected == ["m-x"]
     again = setup.done[1][1]
     assert setup.done[1][0] == 0
-    assert all(one.written is None and one.rejected is None for one in again)
-    assert sum(one.rows for one in again) == 1
+    assert all(outcome.written is None and outcome.rejected is None for outcome in again)
+    assert sum(outcome.rows for outcome in again) == 1
 
 
 def test_a_batch_that_is_run_again_advances_the_state_of_the_keys(setup: Setup) -> None:
@@ -355,7 +355,7 @@ def test_spark_tells_how_long_a_batch_took(setup: Setup) -> None:
     assert setup.board.snapshot().batch is not None
     last = setup.board.snapshot().batch
     assert last is not None
-    began_to_committed = sum(one.seconds for one in setup.done[0][1])
+    began_to_committed = sum(outcome.seconds for outcome in setup.done[0][1])
     assert last.seconds > 0
     assert began_to_committed >= 0
 
@@ -370,14 +370,15 @@ def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
     kinds |= {"message": message, "message_id": pa.string(), "queue": pa.string(), "group_id": pa.string()}
     kinds |= {"sent_at": pa.timestamp("us", tz="UTC"), "receive_count": pa.int32()}
     return pa.RecordBatch.from_arrays(
-        [pa.array([_known(one.get(name), kind) for one in rows], kind) for name, kind in kinds.items()], list(kinds)
+        [pa.array([_known(values.get(name), kind) for values in rows], kind) for name, kind in kinds.items()],
+        list(kinds),
     )
 
 
 def _known(value: Any, kind: pa.DataType) -> Any:
     if value is None or not pa.types.is_struct(kind):
         return value
-    return {one.name: value.get(one.name) for one in kind}
+    return {field.name: value.get(field.name) for field in kind}
 
 
 class Keeping:
@@ -393,15 +394,15 @@ class Keeping:
         return [InvalidRow(place, "n", "too large") for place, n in enumerate(rows.column("n").to_pylist()) if n > 9]
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
-        for one in batches:
-            self.batches.append(one)
+        for batch in batches:
+            self.batches.append(batch)
             if self._most is not None and len(self.batches) >= self._most:
                 break
         return Written(task, attempt, sum(map(len, self.batches)), 0)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [row for one in self.batches for row in one.to_pylist()]
+        return [row for batch in self.batches for row in batch.to_pylist()]
 
 
 def test_rows_stream_through_a_task_one_batch_at_a_time() -> None:

@@ -123,7 +123,7 @@ def test_only_the_last_semel_error_counts_and_only_if_it_is_one_that_exists(text
 
 
 def test_an_outage_is_told_without_secrets() -> None:
-    found = explained(RuntimeError("semel.errors.Unavailable: postgresql://me:hunter2@db/x does not answer"))
-    assert isinstance(found, PipelineFailed)
-    assert kind_of(found) == "outage"
-    assert "hunter2" not in str(found)
+    failure = explained(RuntimeError("semel.errors.Unavailable: postgresql://me:hunter2@db/x does not answer"))
+    assert isinstance(failure, PipelineFailed)
+    assert kind_of(failure) == "outage"
+    assert "hunter2" not in str(failure)

@@ -107,8 +107,8 @@ class Shop:
 
     @property
     def rows(self) -> list[str]:
-        found: list[str] = pq.read_table(self.folder / "rows").column("id").to_pylist()
-        return sorted(found)
+        ids: list[str] = pq.read_table(self.folder / "rows").column("id").to_pylist()
+        return sorted(ids)
 
     @property
     def status(self) -> Snapshot | None:
@@ -119,10 +119,10 @@ class Shop:
 
     def until(self, met: Callable[[Snapshot], bool], seconds: float = 180.0) -> Snapshot:
         ends = time.monotonic() + seconds
-        while (found := self.status) is None or not met(found):
-            assert time.monotonic() < ends, found
+        while (snapshot := self.status) is None or not met(snapshot):
+            assert time.monotonic() < ends, snapshot
             time.sleep(0.05)
-        return found
+        return snapshot
 
 
 @pytest.fixture
@@ -199,7 +199,9 @@ def test_rows_that_spark_would_drop_as_late_stop_the_pipeline_and_are_kept(spark
     assert (shop.rows, report.snapshot.totals.same_key) == (named(1), 0)
     log = SegmentLog(LocalStore(f"{shop.pipeline.checkpoint}/segments"))
     sealed = [log.read(segment_id) for segment_id in log.files(2).sealed]
-    assert sorted(key for one in sealed if one is not None for key in one.table["key"].to_pylist()) == named(2, 3)
+    assert sorted(
+        key for segment in sealed if segment is not None for key in segment.table["key"].to_pylist()
+    ) == named(2, 3)
 
 
 @pytest.mark.parametrize("point", ["during-commit", *slow("before-commit", "after-commit")])
@@ -302,7 +304,7 @@ def test_a_row_that_postgresql_would_refuse_is_rejected_with_its_message(
     assert report.snapshot.totals.rejected == 1
     with psycopg.connect(postgres_server.url) as connection:
         assert sorted(id_ for (id_,) in connection.execute(f"SELECT id FROM {table}")) == named(1, 2)
-    assert [letter["Body"] for letter in shop.dead_letters()] == [odd]
+    assert [message["Body"] for message in shop.dead_letters()] == [odd]
 
 
 @pytest.mark.slow
@@ -353,7 +355,7 @@ def test_what_a_handler_wants_to_see_again_is_returned_to_its_queue_and_comes_in
     thread = threading.Thread(target=lambda: reports.append(shop.run(exit_when_empty=False, stop=stop)))
     thread.start()
     try:
-        shop.until(lambda found: found.totals.rows == 3)
+        shop.until(lambda snapshot: snapshot.totals.rows == 3)
         shop.until(lambda _: len(app.effects()) == 3 or not thread.is_alive())
     finally:
         stop.ask()
@@ -372,7 +374,7 @@ def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(
     thread = threading.Thread(target=lambda: reports.append(shop.run(exit_when_empty=False, stop=stop, show="lines")))
     thread.start()
     try:
-        running_ = shop.until(lambda found: found.totals.rows == 5 and found.state is State.RUNNING)
+        running_ = shop.until(lambda snapshot: snapshot.totals.rows == 5 and snapshot.state is State.RUNNING)
         assert status.show(shop.pipeline)
         with urlopen(f"{running_.health}/metrics") as answer:
             assert b'semel_completed_total{pipeline="orders",queue="orders"} 5.0' in answer.read()
@@ -381,7 +383,7 @@ def test_a_pipeline_runs_until_it_is_stopped_and_can_be_looked_at_meanwhile(
         with pytest.raises(SemelError, match=f"in use by pid {os.getpid()}"):
             shop.run()
         shop.orders(5, 6)
-        shop.until(lambda found: found.totals.rows == 7)
+        shop.until(lambda snapshot: snapshot.totals.rows == 7)
     finally:
         stop.ask()
         thread.join()
@@ -431,10 +433,10 @@ def test_keys_are_remembered_for_the_longest_retention_of_the_queues(shop: Shop)
 
 def test_the_backlog_is_what_waits(shop: Shop) -> None:
     shop.orders(1, 2, 3)
-    told: list[dict[str, int]] = []
-    queues.Backlog(shop.pipeline.source, told.append).look()
-    queues.Backlog(replace(shop.pipeline.source, endpoint_url="http://127.0.0.1:9"), told.append).look()
-    assert told == [{"orders": 3}]
+    backlogs: list[dict[str, int]] = []
+    queues.Backlog(shop.pipeline.source, backlogs.append).look()
+    queues.Backlog(replace(shop.pipeline.source, endpoint_url="http://127.0.0.1:9"), backlogs.append).look()
+    assert backlogs == [{"orders": 3}]
 
 
 # As a process of its own, as the command line runs it.
@@ -457,7 +459,7 @@ def process(shop: Shop) -> Iterator[subprocess.Popen[str]]:
     shop.orders(*range(5))
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         try:
-            shop.until(lambda found: found.totals.rows == 5)
+            shop.until(lambda snapshot: snapshot.totals.rows == 5)
             yield started
         finally:
             started.kill()
@@ -470,7 +472,7 @@ def test_sigterm_ends_a_pipeline_in_order(shop: Shop, process: subprocess.Popen[
     assert process.returncode == 0
     assert "orders stopped" in said
     assert "Traceback" not in said
-    assert shop.until(lambda found: found.state.ended).state is State.STOPPED
+    assert shop.until(lambda snapshot: snapshot.state.ended).state is State.STOPPED
 
 
 @pytest.mark.slow

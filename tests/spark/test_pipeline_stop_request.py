@@ -28,10 +28,10 @@ except BaseException:
 """
 
 
-@pytest.mark.parametrize(("first", "seen"), [("EOFError()", False), ("ValueError('a mistake')", True)])
-def test_a_connection_that_java_has_closed_is_no_failure_but_others_are(first: str, seen: bool) -> None:
-    found = subprocess.run(
+@pytest.mark.parametrize(("first", "has_traceback"), [("EOFError()", False), ("ValueError('a mistake')", True)])
+def test_a_connection_that_java_has_closed_is_no_failure_but_others_are(first: str, has_traceback: bool) -> None:
+    process = subprocess.run(
         [sys.executable, "-c", RUNNER.format(first=first)], capture_output=True, text=True, check=False, timeout=120
     )
-    assert found.returncode == 1
-    assert ("Traceback" in found.stderr) is seen, found.stderr
+    assert process.returncode == 1
+    assert ("Traceback" in process.stderr) is has_traceback, process.stderr

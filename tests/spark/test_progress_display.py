@@ -305,16 +305,16 @@ def test_without_a_terminal_there_is_a_line_every_few_seconds_while_something_ha
     out, clock = io.StringIO(), Clock()
     display = Lines(out, clock)
     later = replace(RUNNING, counted=43)
-    found = lines_after(display, out, clock, (0, RUNNING), (2, later), (5, later), (9, later), (64, later), (65, later))
-    assert len(found) == 3  # at once, after five seconds, and after a minute without news
-    assert "orders running: 12,346 rows/s, 134,567 waiting, 1,234,567 rows, 61,234 duplicates dropped" in found[0]
+    lines = lines_after(display, out, clock, (0, RUNNING), (2, later), (5, later), (9, later), (64, later), (65, later))
+    assert len(lines) == 3  # at once, after five seconds, and after a minute without news
+    assert "orders running: 12,346 rows/s, 134,567 waiting, 1,234,567 rows, 61,234 duplicates dropped" in lines[0]
 
 
 def test_a_change_of_state_is_told_at_once() -> None:
     out, clock = io.StringIO(), Clock()
     display = Lines(out, clock)
-    found = lines_after(display, out, clock, (0, RUNNING), (0.5, replace(RUNNING, state=State.STOPPING)))
-    assert "orders stopping" in found[1]
+    lines = lines_after(display, out, clock, (0, RUNNING), (0.5, replace(RUNNING, state=State.STOPPING)))
+    assert "orders stopping" in lines[1]
 
 
 def test_the_last_line_is_always_said() -> None:
@@ -328,13 +328,13 @@ def test_the_last_line_is_always_said() -> None:
 def test_json_lines_are_for_machines() -> None:
     out = io.StringIO()
     JsonLines(out, Clock()).draw(RUNNING)
-    found = orjson.loads(out.getvalue())
-    assert found["pipeline"] == "orders"
-    assert found["state"] == "running"
-    assert found["lag"] == 134_567
-    assert found["totals"]["rejects"] == {"not JSON": 8, "amount is positive": 4}
-    assert (found["waiting_for"], found["retry_at"]) == ("", 0)
-    assert "trace" not in found
+    snapshot = orjson.loads(out.getvalue())
+    assert snapshot["pipeline"] == "orders"
+    assert snapshot["state"] == "running"
+    assert snapshot["lag"] == 134_567
+    assert snapshot["totals"]["rejects"] == {"not JSON": 8, "amount is positive": 4}
+    assert (snapshot["waiting_for"], snapshot["retry_at"]) == ("", 0)
+    assert "trace" not in snapshot
 
 
 class Gone(io.StringIO):

@@ -51,10 +51,10 @@ def test_a_batch_is_counted_once_however_often_it_is_run() -> None:
     run = progress()
     for _ in range(2):
         run.committed(7, 999.0, rows=10, size=100, rejects={"not JSON": 1})
-    found = run.snapshot()
-    assert (found.totals.rows, found.totals.bytes, found.totals.batches) == (10, 100, 1)
-    assert found.totals.rejects == {"not JSON": 1}
-    assert found.counted == 7
+    snapshot = run.snapshot()
+    assert (snapshot.totals.rows, snapshot.totals.bytes, snapshot.totals.batches) == (10, 100, 1)
+    assert snapshot.totals.rejects == {"not JSON": 1}
+    assert snapshot.counted == 7
 
 
 def test_a_batch_that_was_counted_before_a_crash_is_not_counted_after_it() -> None:
@@ -89,11 +89,11 @@ def test_what_the_source_counts_is_a_total_and_not_added() -> None:
             model.Totals(received=120, rows=100, redelivered=8, duplicates=2, in_ledger=10, unconfirmed=3),
             by_key=True,
         )
-    found = run.snapshot().totals
-    assert (found.received, found.redelivered, found.in_ledger, found.unconfirmed) == (120, 10, 10, 3)
-    assert found.same_key == 15  # 100 rows came out of the source, 85 went through
-    assert found.duplicates == 35
-    assert found.received == found.rows + found.rejected + found.duplicates
+    totals = run.snapshot().totals
+    assert (totals.received, totals.redelivered, totals.in_ledger, totals.unconfirmed) == (120, 10, 10, 3)
+    assert totals.same_key == 15  # 100 rows came out of the source, 85 went through
+    assert totals.duplicates == 35
+    assert totals.received == totals.rows + totals.rejected + totals.duplicates
 
 
 def test_reasons_are_bounded() -> None:
@@ -128,8 +128,8 @@ def test_source_totals_are_of_batches_that_are_over_and_of_those_that_are_not(tm
         )
     committed = model.Committed(3, model.Totals(batches=3, received=36, rows=30, redelivered=6))
     store.put(FORMER_COMMITTED, orjson.dumps({"through": 3, "totals": {"received": 36, "rows": 30, "redelivered": 6}}))
-    found = source_totals(log)
-    assert (found.received, found.rows, found.redelivered, found.unconfirmed) == (60, 50, 10, 2)
+    totals = source_totals(log)
+    assert (totals.received, totals.rows, totals.redelivered, totals.unconfirmed) == (60, 50, 10, 2)
     log.finish(committed, None, log.files(3).names)
     assert source_totals(log).received == 60
 
@@ -154,8 +154,8 @@ def test_a_snapshot_comes_back_from_the_file_as_it_was(tmp_path: Path) -> None:
 
 def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    found = orjson.loads(progress().snapshot().encode())
-    store.put(status.STATUS, orjson.dumps({**found, "mood": "good", "totals": {"rows": 5, "smiles": 7}}))
+    snapshot = orjson.loads(progress().snapshot().encode())
+    store.put(status.STATUS, orjson.dumps({**snapshot, "mood": "good", "totals": {"rows": 5, "smiles": 7}}))
     read = status.read(store)
     assert read is not None
     assert read.totals == Totals(rows=5)
@@ -188,8 +188,8 @@ def shown(folder: Path, *, json: bool = False) -> tuple[bool, str]:
 def left(folder: Path, state: State, *, pid: int | None = None, error: SemelError | None = None) -> None:
     run = Progress("orders", ID, "Parquet table /data/orders", None)
     run.set_state(state, error)
-    found = run.snapshot()
-    LocalStore(str(folder)).put(status.STATUS, replace(found, pid=pid or found.pid).encode())
+    snapshot = run.snapshot()
+    LocalStore(str(folder)).put(status.STATUS, replace(snapshot, pid=pid or snapshot.pid).encode())
 
 
 def ended_process() -> int:
@@ -242,9 +242,9 @@ def test_status_of_one_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_driver_on_another_machine_is_believed_for_a_minute() -> None:
-    found = replace(progress().snapshot(), state=State.RUNNING, host="elsewhere")
-    assert status.verdict(found, found.updated + 30, host="here", alive=False).healthy
-    late = status.verdict(found, found.updated + 300, host="here", alive=False)
+    snapshot = replace(progress().snapshot(), state=State.RUNNING, host="elsewhere")
+    assert status.verdict(snapshot, snapshot.updated + 30, host="here", alive=False).healthy
+    late = status.verdict(snapshot, snapshot.updated + 300, host="here", alive=False)
     assert not late.healthy
     assert "has written no status for 5 min" in late.text
 
@@ -323,7 +323,7 @@ def test_of_two_drivers_that_begin_a_pipeline_at_once_one_is_refused_and_its_rec
 ) -> None:
     """Wherever the second one is when the first keeps its record."""
     first, second = Checkpoint(str(tmp_path)), Checkpoint(str(tmp_path))
-    one, other = first.fresh({}), second.fresh({})
+    first_record, second_record = first.fresh({}), second.fresh({})
     refused = []
 
     def keep(checkpoint: Checkpoint, record: Record) -> None:
@@ -333,15 +333,15 @@ def test_of_two_drivers_that_begin_a_pipeline_at_once_one_is_refused_and_its_rec
             refused.append(record)
 
     if late == "before":
-        keep(first, one)
+        keep(first, first_record)
     else:
         name = "query_id" if "query" in late else "record"
-        monkeypatch.setattr(second, name, then(getattr(second, name), lambda: keep(first, one)))
-    keep(second, other)
-    winner = other if refused == [one] else one
-    assert refused == [one if winner is other else other]
-    found = Checkpoint(str(tmp_path))
-    assert (found.record(), found.query_id()) == (winner, winner.query)
+        monkeypatch.setattr(second, name, then(getattr(second, name), lambda: keep(first, first_record)))
+    keep(second, second_record)
+    winner = second_record if refused == [first_record] else first_record
+    assert refused == [first_record if winner is second_record else second_record]
+    checkpoint = Checkpoint(str(tmp_path))
+    assert (checkpoint.record(), checkpoint.query_id()) == (winner, winner.query)
 
 
 def then(look: Callable[[], Any], act: Callable[[], None]) -> Callable[[], Any]:
@@ -349,10 +349,10 @@ def then(look: Callable[[], Any], act: Callable[[], None]) -> Callable[[], Any]:
     acts = iter([act])
 
     def looks() -> Any:
-        seen = look()
+        answer = look()
         for do in acts:
             do()
-        return seen
+        return answer
 
     return looks
 
@@ -413,9 +413,9 @@ def metrics() -> Metrics:
     run.set_source_totals(model.Totals(received=15, rows=13, redelivered=2), by_key=True)
     run.set_backlog({"orders": 5})
     run.set_state(State.RUNNING)
-    found = Metrics(run.snapshot, ("orders",))
-    found.batch_seconds.observe(0.3)
-    return found
+    metrics = Metrics(run.snapshot, ("orders",))
+    metrics.batch_seconds.observe(0.3)
+    return metrics
 
 
 def test_metrics_have_the_consumers_names_where_they_mean_the_same() -> None:
@@ -466,8 +466,8 @@ def test_a_bad_address_for_health_is_refused_by_name() -> None:
     ],
 )
 def test_live_and_ready(state: State, silence: float, live: bool, ready: bool) -> None:
-    found = health(replace(progress().snapshot(), state=state), silence)
-    assert (found.live, found.ready) == (live, ready)
+    probe = health(replace(progress().snapshot(), state=state), silence)
+    assert (probe.live, probe.ready) == (live, ready)
 
 
 # Last words.
@@ -525,11 +525,11 @@ def test_one_line_out_of_sparks_many(text: str, line: str) -> None:
 
 
 def test_an_error_keeps_its_whole_story_apart_and_without_secrets() -> None:
-    found = explained(RuntimeError(f"{JAVA} postgresql://me:hunter2@db/x"))
-    assert isinstance(found, PipelineFailed)
-    assert str(found) == "IOException: cannot read /data/x"
-    assert "DAGScheduler" in found.trace
-    assert "hunter2" not in found.trace
+    failure = explained(RuntimeError(f"{JAVA} postgresql://me:hunter2@db/x"))
+    assert isinstance(failure, PipelineFailed)
+    assert str(failure) == "IOException: cannot read /data/x"
+    assert "DAGScheduler" in failure.trace
+    assert "hunter2" not in failure.trace
 
 
 def test_a_semel_error_stays_what_it_is() -> None:

@@ -71,5 +71,5 @@ def test_a_flipped_bit_anywhere_is_an_error() -> None:
 
 
 def test_a_body_that_is_no_text_does_not_stop_the_others() -> None:
-    taken = SourceMessage(Received("id", "receipt", "half \ud800 a pair"), 0.0, 1.0, None)
-    assert columns.table([taken, message(1)], "orders", None).column("body").to_pylist() == ["half ? a pair", "é"]
+    half_pair = SourceMessage(Received("id", "receipt", "half \ud800 a pair"), 0.0, 1.0, None)
+    assert columns.table([half_pair, message(1)], "orders", None).column("body").to_pylist() == ["half ? a pair", "é"]

@@ -230,11 +230,11 @@ def test_two_results_of_one_task_are_refused(table: Table) -> None:
 
 def test_every_type_comes_back_as_it_was(any_table: Table) -> None:
     put(any_table.driver(EVERY_TYPE), 0, [every_type()])
-    found = {row["id"]: row for row in any_table.read()}
-    assert set(found) == {row["id"] for row in EVERY_ROW}
+    rows_by_id = {row["id"]: row for row in any_table.read()}
+    assert set(rows_by_id) == {row["id"] for row in EVERY_ROW}
     for row in EVERY_ROW:
         for name, value in row.items():
-            assert found[row["id"]][name] == value, name
+            assert rows_by_id[row["id"]][name] == value, name
 
 
 def test_times_of_another_zone_are_the_same_moments(table: Table) -> None:
@@ -319,6 +319,6 @@ def test_spark_writes_it(table: Table, spark: SparkSession) -> None:
     sink = table.driver(pa.schema([("id", pa.string()), ("amount", pa.int64())]))
     df = spark.range(0, 1_000, 1, 3).selectExpr("concat('order-', id) AS id", "id AS amount")
     written = put_by_spark(sink, 0, df)
-    assert sorted(one.task for one in written) == [0, 1, 2]
+    assert sorted(output.task for output in written) == [0, 1, 2]
     put_by_spark(table.driver(pa.schema([("id", pa.string()), ("amount", pa.int64())])), 0, df)
     assert table.ids() == sorted(f"order-{number}" for number in range(1_000))

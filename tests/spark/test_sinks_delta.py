@@ -111,8 +111,8 @@ def test_a_batch_is_still_known_when_the_log_was_checkpointed_and_cleaned_up(tab
     sink = table.driver()
     for number in range(3):
         put(sink, number, [orders(str(number))])
-    found = DeltaTable(folder)
-    found.create_checkpoint()
+    log = DeltaTable(folder)
+    log.create_checkpoint()
     for file in sorted((folder / "_delta_log").glob("*.json"))[:-1]:
         file.unlink()
     after = table.driver()
@@ -169,7 +169,7 @@ def test_a_driver_that_was_overtaken_while_it_looked_takes_the_batch_for_committ
     late = write(loser, 0, [orders("a")])
     put(winner, 0, [orders("a")])  # which removes the files of the other
     answers, look = iter([True]), delta_sink._last
-    monkeypatch.setattr(delta_sink, "_last", lambda found, which: None if next(answers, False) else look(found, which))
+    monkeypatch.setattr(delta_sink, "_last", lambda delta, which: None if next(answers, False) else look(delta, which))
     loser.commit(batch(0), late)
     assert table.ids() == ["a"]
 
@@ -216,16 +216,16 @@ def test_a_folder_that_the_driver_does_not_share_is_noticed(table: Table, folder
 )
 def test_no_reader_skips_a_row_by_what_the_log_says(table: Table, folder: Path, condition: str) -> None:
     put(table.driver(EVERY_TYPE), 0, [every_type()])
-    found = QueryBuilder().register("t", DeltaTable(folder)).execute(f"SELECT id FROM t WHERE {condition}")
-    assert pa.table(found).column("id").to_pylist() == ["full"]
+    rows = QueryBuilder().register("t", DeltaTable(folder)).execute(f"SELECT id FROM t WHERE {condition}")
+    assert pa.table(rows).column("id").to_pylist() == ["full"]
 
 
 def stats(column: pa.Array, *more: pa.Array) -> dict[str, Any]:
     gathered = Statistics(pa.schema([("c", column.type)]))
     for _ in gathered.observe(pa.record_batch({"c": part}) for part in (column, *more)):
         pass
-    found: dict[str, Any] = orjson.loads(gathered.json())
-    return found
+    statistics: dict[str, Any] = orjson.loads(gathered.json())
+    return statistics
 
 
 def test_the_log_has_the_ends_and_the_nulls_of_each_simple_column() -> None:
@@ -252,14 +252,14 @@ def test_the_log_has_the_ends_and_the_nulls_of_each_simple_column() -> None:
     ],
 )
 def test_where_an_end_could_mislead_the_log_has_none(column: pa.Array) -> None:
-    found = stats(column, column)
-    assert (found["minValues"], found["maxValues"]) == ({}, {})
+    statistics = stats(column, column)
+    assert (statistics["minValues"], statistics["maxValues"]) == ({}, {})
 
 
 def test_of_long_texts_the_log_has_the_beginning_of_the_least_only() -> None:
-    found = stats(pa.array(["a" * 100, "b" * 100]))
-    assert found["minValues"] == {"c": "a" * 32}
-    assert found["maxValues"] == {}
+    statistics = stats(pa.array(["a" * 100, "b" * 100]))
+    assert statistics["minValues"] == {"c": "a" * 32}
+    assert statistics["maxValues"] == {}
 
 
 # Tables of others, and tables that change.
@@ -284,7 +284,7 @@ def test_a_new_field_within_a_struct_and_a_local_time_can_come_later(table: Tabl
     put(table.driver(old), 0, [pa.RecordBatch.from_pylist([{"id": "a", "place": {"city": "x"}}], schema=old)])
     row = {"id": "b", "place": {"city": "y", "zip": 1}, "local": NOON.replace(tzinfo=None)}
     put(table.driver(new), 1, [pa.RecordBatch.from_pylist([row], schema=new)])
-    assert {found["id"]: found["place"] for found in table.read()} == {
+    assert {row["id"]: row["place"] for row in table.read()} == {
         "a": {"city": "x", "zip": None},
         "b": {"city": "y", "zip": 1},
     }

@@ -57,11 +57,11 @@ def shop(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
         yield Shop(tmp_path, broker, client)
 
 
-def run(shop: Shop, app: str, found: list[Received], queue: str = "orders", **how: Any) -> dict[str, int]:
+def run(shop: Shop, app: str, messages: list[Received], queue: str = "orders", **how: Any) -> dict[str, int]:
     """One task with these messages; what it counted."""
     sink = HandlerSink(shop.place(app), str(shop.folder / "checkpoint"), **how)
     sink.open(NEEDED)
-    written = sink.writer(BATCH).write(iter(rows(found, queue)), 0, "attempt")
+    written = sink.writer(BATCH).write(iter(rows(messages, queue)), 0, "attempt")
     counts: dict[str, int] = written.payload["counts"].get(queue, {})
     return counts
 
@@ -72,8 +72,8 @@ def run(shop: Shop, app: str, found: list[Received], queue: str = "orders", **ho
 def test_each_effect_is_once_whatever_is_doubled_or_replayed(shop: Shop) -> None:
     shop.queue()
     app = shop.app()
-    found = made({"id": place % 60, "message": f"m{place}"} for place in range(100))
-    first, second = run(shop, app, found), run(shop, app, found)
+    messages = made({"id": place % 60, "message": f"m{place}"} for place in range(100))
+    first, second = run(shop, app, messages), run(shop, app, messages)
     assert (first["completed"], first["duplicates_deleted"]) == (60, 40)
     assert second == {"received": 100, "duplicates_deleted": 100, "deleted": 100}
     assert sorted(map(int, shop.effects())) == list(range(60))
@@ -103,8 +103,8 @@ def test_a_postgresql_transaction_holds_effect_and_record_together(
         connection.execute("DROP TABLE IF EXISTS effects")
         connection.execute("CREATE TABLE effects (id TEXT, fence BIGINT)")
         app = shop.app(ledger=postgres_server.url)
-        found = made({"id": f"pg{place % 20}", "message": f"m{place}"} for place in range(30))
-        assert [run(shop, app, found).get("completed", 0) for _ in range(2)] == [20, 0]
+        messages = made({"id": f"pg{place % 20}", "message": f"m{place}"} for place in range(30))
+        assert [run(shop, app, messages).get("completed", 0) for _ in range(2)] == [20, 0]
         assert connection.execute("SELECT count(*), count(DISTINCT id) FROM effects").fetchall() == [(20, 20)]
         connection.execute("DROP TABLE effects")
 
@@ -182,7 +182,7 @@ def test_a_task_leaves_no_thread_behind(shop: Shop) -> None:
     for start in (0, 50):
         run(shop, app, made({"id": start + place} for place in range(50)))
     deadline = time.monotonic() + 20
-    while left := {one.name for one in set(threading.enumerate()) - before if one.name.startswith("semel-")}:
+    while left := {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("semel-")}:
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
 
@@ -194,10 +194,10 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_with_its_reason(shop:
     queue = shop.queue()
     counts = run(shop, shop.app(), made({"id": place, "bad": place == 3} for place in range(10)))
     assert (counts["completed"], counts["retried"], counts["rejected"]) == (9, 2, 1)
-    (letter,) = all_of(queue.client.queue("orders-dlq"))
-    told = {name: value.value for name, value in letter.attributes.items()}
-    assert (told["semel-key"], told["semel-reason"]) == ("3", "out of attempts")
-    assert (told["semel-error"], told["semel-attempts"]) == ("ValueError: a bad order", "3")
+    (dead_letter,) = all_of(queue.client.queue("orders-dlq"))
+    attributes = {name: value.value for name, value in dead_letter.attributes.items()}
+    assert (attributes["semel-key"], attributes["semel-reason"]) == ("3", "out of attempts")
+    assert (attributes["semel-error"], attributes["semel-attempts"]) == ("ValueError: a bad order", "3")
 
 
 def test_a_message_that_sqs_would_move_at_its_next_receive_is_dead_lettered_with_its_reason(shop: Shop) -> None:
@@ -262,11 +262,11 @@ def handle(order: dict, tx: Transaction):
 """
     )
     (shop.folder / "away").touch()
-    found = made({"id": place} for place in range(5))
+    messages = made({"id": place} for place in range(5))
     with pytest.raises(LedgerUnavailable, match="the batch is run again"):
-        run(shop, app, found, patience=Patience(ledger=0.1))
+        run(shop, app, messages, patience=Patience(ledger=0.1))
     (shop.folder / "away").unlink()
-    assert run(shop, app, found)["completed"] == 5
+    assert run(shop, app, messages)["completed"] == 5
 
 
 def test_a_queue_without_a_handler_is_named(shop: Shop) -> None:
@@ -302,8 +302,8 @@ def handle(order: dict, ctx: Context, tx: Transaction):
     tx.execute("INSERT INTO effects (id) VALUES (?)", (order["id"],))
 """
     )
-    found = made(({"id": place, "message": str(place), "group": "a"} for place in range(BACKLOG + 500)), "group")
-    counts = run(shop, app, found, "orders.fifo", patience=HASTY)
+    messages = made(({"id": place, "message": str(place), "group": "a"} for place in range(BACKLOG + 500)), "group")
+    counts = run(shop, app, messages, "orders.fifo", patience=HASTY)
     assert (counts["returned"], shop.effects()) == (BACKLOG + 500, [])
 
 
@@ -314,7 +314,7 @@ def fifo_queue(client: Client) -> RowQueue:
     return RowQueue(client.queue("q.fifo"), {}, threading.Condition(), lambda: 100.0)
 
 
-def taken(queue: RowQueue, most: int = 10) -> list[str]:
+def receive_ids(queue: RowQueue, most: int = 10) -> list[str]:
     return [message.message_id for message in queue.receive(most, 0)]
 
 
@@ -322,13 +322,13 @@ def test_of_a_group_nothing_is_handed_out_while_one_of_it_is_out(broker: Embedde
     with Client(broker.url, "us-east-1") as client:
         queue = fifo_queue(client)
         queue.put(made(({"message": f"{g}{n}", "g": g} for n in range(3) for g in "ab"), "g"))
-        assert taken(queue, 4) == ["a0", "a1", "a2", "b0"]
-        assert taken(queue) == []
+        assert receive_ids(queue, 4) == ["a0", "a1", "a2", "b0"]
+        assert receive_ids(queue) == []
         queue.hide([("1", 0.0)])  # b0
-        assert taken(queue) == ["b0", "b1", "b2"]
+        assert receive_ids(queue) == ["b0", "b1", "b2"]
         queue.hide([("2", 50.0)])  # a1
         queue.delete(["0", "4"])  # a0, a2
-        assert taken(queue) == []
+        assert receive_ids(queue) == []
         assert queue.next_due() == 150.0
         queue.delete(["1", "3", "5"])
         assert (queue.left, queue.out) == (1, 0)
@@ -341,12 +341,12 @@ def test_what_a_consumer_has_let_go_of_without_a_word_is_handed_out_again(broker
     with Client(broker.url, "us-east-1") as client:
         queue = RowQueue(client.queue("q"), {}, threading.Condition(), lambda: now[0])
         queue.put(made([{"message": "kept"}, {"message": "lost"}]))
-        assert taken(queue) == ["kept", "lost"]
+        assert receive_ids(queue) == ["kept", "lost"]
         assert queue.find_lost({"kept": None}, 1.0) == 0  # it may be on its way into the consumer's table
         now[0] = 2.0
         assert queue.find_lost({"kept": None}, 1.0) == 1
         now[0] = 3.0
-        assert taken(queue) == ["lost"]
+        assert receive_ids(queue) == ["lost"]
 
 
 def test_rows_of_the_source_become_the_messages_that_they_were() -> None:
@@ -414,8 +414,8 @@ def test_spark_runs_the_handlers_of_an_app_each_effect_once(spark: SparkSession,
     assert (report.counts["orders"]["duplicates_deleted"], report.counts["orders"]["rejected"]) == (20, 1)
     assert sorted(map(int, shop.effects())) == [place for place in range(80) if place != 33]
     assert [message.attributes["semel-reason"].value for message in all_of(dead)] == ["out of attempts"]
-    told = [json.loads(line) for file in Path(ledger_log).rglob("*.jsonl") for line in file.read_text().splitlines()]
-    assert sum(event["step"] == "recorded" for event in told) == 79
+    events = [json.loads(line) for file in Path(ledger_log).rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert sum(event["step"] == "recorded" for event in events) == 79
     # Another checkpoint, and messages that were sent a second time: the ledger knows them.
     send(orders, [{"id": place, "bad": False} for place in range(40, 90)])
     again = handler_app.run(
@@ -431,8 +431,8 @@ def test_on_spark_no_message_is_deleted_before_its_handler_has_run(spark: SparkS
         """
 @app.handler("orders", key="$.id")
 def handle(order: dict, ctx: Context, tx: Transaction):
-    found = app.client().queue("orders").attributes()
-    there = sum(int(found["ApproximateNumberOfMessages" + kind]) for kind in ("", "NotVisible"))
+    attributes = app.client().queue("orders").attributes()
+    there = sum(int(attributes["ApproximateNumberOfMessages" + kind]) for kind in ("", "NotVisible"))
     tx.execute("INSERT INTO effects (id) VALUES (?)", (there,))
 """
     )
@@ -530,7 +530,7 @@ def handle(order: dict, ctx: Context, tx: Transaction):
         assert report.error is None
     effects = shop.effects()
     for group in range(4):
-        assert [one for one in effects if one.startswith(f"g{group}-")] == [f"g{group}-{n}" for n in range(10)]
+        assert [effect for effect in effects if effect.startswith(f"g{group}-")] == [f"g{group}-{n}" for n in range(10)]
 
 
 def test_a_ledger_that_is_given_to_the_run_is_used_by_the_executors(spark: SparkSession, shop: Shop) -> None:

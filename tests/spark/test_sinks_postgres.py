@@ -319,5 +319,5 @@ def test_rows_of_a_pipeline_are_counted(table: Table, server: Server) -> None:
     sink = table.driver()
     put(sink, 0, [orders("a", "b")])
     put(sink, 1, [orders("c")])
-    found = select(server.url, "SELECT pipeline, number, rows FROM semel_batches")
-    assert found == [{"pipeline": PIPELINE, "number": 1, "rows": 3}]
+    batches = select(server.url, "SELECT pipeline, number, rows FROM semel_batches")
+    assert batches == [{"pipeline": PIPELINE, "number": 1, "rows": 3}]

@@ -82,10 +82,10 @@ def test_a_table_of_the_users_own_is_taken_where_its_types_can_hold_the_rows(ser
     }
     table = postgres_table(server.url, name)
     put(table.driver(schema), 0, [pa.RecordBatch.from_pylist([row], schema=schema)])
-    (found,) = table.read()
-    assert found.pop("loaded") is not None
-    assert found.pop("nr") == 1
-    assert found == row | {"at": NOON.replace(tzinfo=None), "ref": reference, "doc": {"a": [1]}}
+    (table_row,) = table.read()
+    assert table_row.pop("loaded") is not None
+    assert table_row.pop("nr") == 1
+    assert table_row == row | {"at": NOON.replace(tzinfo=None), "ref": reference, "doc": {"a": [1]}}
     table.close()
 
 

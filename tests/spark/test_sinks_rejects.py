@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import Unavailable
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes
 from semel.spark.sinks.contract import Commit, MicroBatch, SinkError
 from semel.spark.sinks.rejects import TABLE, RejectQueue, RejectTable, by_url_and_name, dead_letter_entry
 from semel.sqs import Attribute, Client, Queue, Received
@@ -56,13 +56,14 @@ def message(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def rejected(*messages: dict[str, Any], flat: bool = False, reason: str = REASON) -> pa.RecordBatch:
-    rows = [{"reason": reason, "field": "amount", "message": one} for one in messages]
-    found = pa.RecordBatch.from_pylist(rows, schema=REJECTED)
+    rows = [{"reason": reason, "field": "amount", "message": message} for message in messages]
+    rejects = pa.RecordBatch.from_pylist(rows, schema=REJECTED)
     if not flat:
-        return found
-    parts = found.column("message").flatten()
+        return rejects
+    parts = rejects.column("message").flatten()
     return pa.RecordBatch.from_arrays(
-        [*parts, found.column("reason"), found.column("field")], [*(one.name for one in MESSAGE), "reason", "field"]
+        [*parts, rejects.column("reason"), rejects.column("field")],
+        [*(field.name for field in MESSAGE), "reason", "field"],
     )
 
 
@@ -72,7 +73,7 @@ def client(sqs_broker: EmbeddedBroker, credentials: None) -> Iterator[Client]:
         yield client
 
 
-class Letters:
+class DeadLetterQueue:
     """A dead-letter queue and the pipeline's way to it; `driver()` is a driver that has just started."""
 
     def __init__(self, client: Client, checkpoint: Path, name: str) -> None:
@@ -86,37 +87,37 @@ class Letters:
         return sink
 
     def received(self) -> list[Received]:
-        found: list[Received] = []
-        while got := self.queue.receive(wait=0):
-            found += got
-            self.queue.delete([one.receipt for one in got])
-        return sorted(found, key=lambda one: one.body)
+        messages: list[Received] = []
+        while received := self.queue.receive(wait=0):
+            messages += received
+            self.queue.delete([message.receipt for message in received])
+        return sorted(messages, key=lambda message: message.body)
 
     def bodies(self) -> list[int]:
-        return sorted(json.loads(one.body)["nr"] for one in self.received())
+        return sorted(json.loads(message.body)["nr"] for message in self.received())
 
 
 @pytest.fixture
-def dead(client: Client, tmp_path: Path) -> Letters:
-    return Letters(client, tmp_path, "orders-dlq")
+def dead(client: Client, tmp_path: Path) -> DeadLetterQueue:
+    return DeadLetterQueue(client, tmp_path, "orders-dlq")
 
 
 @pytest.fixture
-def dead_fifo(client: Client, tmp_path: Path) -> Letters:
-    return Letters(client, tmp_path, "orders-dlq.fifo")
+def dead_fifo(client: Client, tmp_path: Path) -> DeadLetterQueue:
+    return DeadLetterQueue(client, tmp_path, "orders-dlq.fifo")
 
 
 # The queue.
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_rejected_message_is_a_dead_letter_as_the_consumers_are(dead: Letters, flat: bool) -> None:
+def test_a_rejected_message_is_a_dead_letter_as_the_consumers_are(dead: DeadLetterQueue, flat: bool) -> None:
     put(dead.driver(), 0, [rejected(message(1), flat=flat)])
-    (found,) = dead.received()
-    letter, own = letters.read(found.attributes)
-    assert found.body == message(1)["body"]
+    (dead_letter,) = dead.received()
+    details, own = dead_letter_attributes.read(dead_letter.attributes)
+    assert dead_letter.body == message(1)["body"]
     assert own == {"trace": Attribute("String", "xyz")}
-    assert letter == letters.DeadLetterDetails(
+    assert details == dead_letter_attributes.DeadLetterDetails(
         key="order-1",
         reason="not a DECIMAL(12,2)",
         error="field amount: 'much'",
@@ -126,35 +127,38 @@ def test_a_rejected_message_is_a_dead_letter_as_the_consumers_are(dead: Letters,
     )
 
 
-def test_a_message_without_a_key_and_a_reason_without_more_are_fine(dead: Letters) -> None:
+def test_a_message_without_a_key_and_a_reason_without_more_are_fine(dead: DeadLetterQueue) -> None:
     put(dead.driver(), 0, [rejected(message(1, key=None, attributes=None), reason="no key")])
-    (found,) = dead.received()
-    letter, own = letters.read(found.attributes)
-    assert letter is not None
-    assert (letter.key, letter.reason, letter.error, own) == ("", "no key", "field amount: no key", {})
+    (dead_letter,) = dead.received()
+    details, own = dead_letter_attributes.read(dead_letter.attributes)
+    assert details is not None
+    assert (details.key, details.reason, details.error, own) == ("", "no key", "field amount: no key", {})
 
 
 @pytest.mark.parametrize(("key", "attributes"), [("m-1", {}), ("m-0", {"semel-message-id": "m-0"})])
 def test_a_message_id_does_not_become_a_key_that_comes_before_every_rule(
-    dead: Letters, key: str, attributes: dict[str, str]
+    dead: DeadLetterQueue, key: str, attributes: dict[str, str]
 ) -> None:
     put(dead.driver(), 0, [rejected(message(1, key=key, attributes=attributes))])
-    (found,) = dead.received()
-    assert letters.carried_key(found.attributes) == ""
-    assert letters.original_id(found.attributes, found.message_id) == "m-1"
+    (dead_letter,) = dead.received()
+    assert dead_letter_attributes.carried_key(dead_letter.attributes) == ""
+    assert dead_letter_attributes.original_id(dead_letter.attributes, dead_letter.message_id) == "m-1"
 
 
-def test_on_a_fifo_queue_letters_keep_their_group_and_are_not_doubled_in_doubt(dead_fifo: Letters) -> None:
+def test_on_a_fifo_queue_dead_letters_keep_their_group_and_are_not_doubled_in_doubt(dead_fifo: DeadLetterQueue) -> None:
     sink = dead_fifo.driver()
     rows = [rejected(message(1, group_id="g"), message(2))]
     write(sink, 0, rows)
     for mark in dead_fifo.checkpoint.glob("rejects/b*"):  # it died between sending and noting that
         mark.unlink()
     put(dead_fifo.driver(), 0, rows)
-    assert [(one.group, json.loads(one.body)["nr"]) for one in dead_fifo.received()] == [("g", 1), ("dead-letters", 2)]
+    assert [(dead_letter.group, json.loads(dead_letter.body)["nr"]) for dead_letter in dead_fifo.received()] == [
+        ("g", 1),
+        ("dead-letters", 2),
+    ]
 
 
-def test_the_dead_letters_of_another_batch_under_the_same_number_are_an_error(dead: Letters) -> None:
+def test_the_dead_letters_of_another_batch_under_the_same_number_are_an_error(dead: DeadLetterQueue) -> None:
     sink = dead.driver()
     first, second = (MicroBatch(PIPELINE, 0, f"log/{n}/a") for n in (1, 2))
     written = run(sink.writer(first), [rejected(message(1))])
@@ -164,7 +168,7 @@ def test_the_dead_letters_of_another_batch_under_the_same_number_are_an_error(de
         sink.commit(second, [written])
 
 
-def test_a_replay_after_the_note_sends_nothing(dead: Letters) -> None:
+def test_a_replay_after_the_note_sends_nothing(dead: DeadLetterQueue) -> None:
     rows = [rejected(message(1), message(2))]
     write(dead.driver(), 0, rows, [rejected(message(3))])
     after = dead.driver()
@@ -176,13 +180,13 @@ def test_a_replay_after_the_note_sends_nothing(dead: Letters) -> None:
     assert dead.bodies() == []
 
 
-def test_a_replay_that_rejects_more_than_before_sends_what_is_new(dead: Letters) -> None:
+def test_a_replay_that_rejects_more_than_before_sends_what_is_new(dead: DeadLetterQueue) -> None:
     write(dead.driver(), 0, [rejected(message(1))])
     put(dead.driver(), 0, [rejected(message(1), message(2)), rejected(message(3))])
     assert dead.bodies() == [1, 2, 3]
 
 
-def test_a_task_of_a_driver_that_was_overtaken_sends_nothing(dead: Letters) -> None:
+def test_a_task_of_a_driver_that_was_overtaken_sends_nothing(dead: DeadLetterQueue) -> None:
     zombie = dead.driver().writer(batch(0))
     after = dead.driver()
     put(after, 0, [rejected(message(1))])
@@ -191,7 +195,7 @@ def test_a_task_of_a_driver_that_was_overtaken_sends_nothing(dead: Letters) -> N
     assert dead.bodies() == [1, 2]
 
 
-def test_notes_do_not_pile_up(dead: Letters) -> None:
+def test_notes_do_not_pile_up(dead: DeadLetterQueue) -> None:
     sink = dead.driver()
     for number in range(3):
         put(sink, number, [rejected(message(number))], [])
@@ -203,29 +207,29 @@ def test_notes_do_not_pile_up(dead: Letters) -> None:
     assert dead.bodies() == [0, 1, 2]
 
 
-def test_batches_without_rejects_leave_no_note(dead: Letters) -> None:
+def test_batches_without_rejects_leave_no_note(dead: DeadLetterQueue) -> None:
     put(dead.driver(), 0, [], [rejected()])
     assert not (dead.checkpoint / "rejects").exists()
 
 
-def test_each_source_has_its_own_dead_letter_queue(dead: Letters, client: Client) -> None:
+def test_each_source_has_its_own_dead_letter_queue(dead: DeadLetterQueue, client: Client) -> None:
     other = client.create_queue("returns-dlq")
     for name, target in (("orders", dead.queue), ("returns", other)):
         client.create_queue(name, {"RedrivePolicy": {"deadLetterTargetArn": target.arn, "maxReceiveCount": 3}})
     sink = dead.driver(sources=["orders", "returns"])
     put(sink, 0, [rejected(message(1), message(2, queue="returns"))])
     assert dead.bodies() == [1]
-    assert [json.loads(one.body)["nr"] for one in other.receive(wait=0)] == [2]
+    assert [json.loads(dead_letter.body)["nr"] for dead_letter in other.receive(wait=0)] == [2]
 
 
-def test_the_source_of_a_message_is_known_by_its_url_and_by_its_name(dead: Letters, client: Client) -> None:
+def test_the_source_of_a_message_is_known_by_its_url_and_by_its_name(dead: DeadLetterQueue, client: Client) -> None:
     redrive = {"RedrivePolicy": {"deadLetterTargetArn": dead.queue.arn, "maxReceiveCount": 3}}
     url = client.create_queue("orders", redrive).url
     put(dead.driver(sources=[url]), 0, [rejected(message(1), message(2, queue=url))])
     assert dead.bodies() == [1, 2]
 
 
-def test_a_name_that_queues_of_two_accounts_have_decides_nothing(dead: Letters) -> None:
+def test_a_name_that_queues_of_two_accounts_have_decides_nothing(dead: DeadLetterQueue) -> None:
     urls = [f"https://sqs.us-east-1.amazonaws.com/{account}/orders" for account in ("111111111111", "222222222222")]
     targets = by_url_and_name({urls[0]: "dlq-1", urls[1]: "dlq-2", "https://sqs/1/returns": "dlq-3"})
     assert targets == {urls[0]: "dlq-1", urls[1]: "dlq-2", "https://sqs/1/returns": "dlq-3", "returns": "dlq-3"}
@@ -234,7 +238,9 @@ def test_a_name_that_queues_of_two_accounts_have_decides_nothing(dead: Letters) 
         run(writer, [rejected(message(1))])
 
 
-def test_a_check_finds_a_dead_letter_queue_that_is_missing_and_sends_nothing(dead: Letters, client: Client) -> None:
+def test_a_check_finds_a_dead_letter_queue_that_is_missing_and_sends_nothing(
+    dead: DeadLetterQueue, client: Client
+) -> None:
     def sink(**options: Any) -> RejectQueue:
         return RejectQueue(str(dead.checkpoint), endpoint_url=client.endpoint, region="us-east-1", **options)
 
@@ -253,7 +259,7 @@ def test_a_check_finds_a_dead_letter_queue_that_is_missing_and_sends_nothing(dea
         sink(sources=["orders"]).check(None, None)
 
 
-def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: Letters, client: Client) -> None:
+def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: DeadLetterQueue, client: Client) -> None:
     client.create_queue("orders")
     with pytest.raises(SinkError, match="queue orders has no dead-letter queue"):
         dead.driver(sources=["orders"])
@@ -261,7 +267,7 @@ def test_a_source_without_a_dead_letter_queue_is_said_at_the_start(dead: Letters
         dead.driver(queue="not-there")
 
 
-def test_letters_that_cannot_be_sent_stop_the_batch(dead: Letters, client: Client) -> None:
+def test_dead_letters_that_cannot_be_sent_stop_the_batch(dead: DeadLetterQueue, client: Client) -> None:
     sink = dead.driver()
     client.call("SetQueueAttributes", {"QueueUrl": dead.queue.url, "Attributes": {"MaximumMessageSize": "1024"}})
     with pytest.raises(SinkError, match=r"message m-1 of orders .* cannot be sent to orders-dlq"):
@@ -282,26 +288,28 @@ def test_letters_that_cannot_be_sent_stop_the_batch(dead: Letters, client: Clien
     ids=["none", "ten", "grown"],
 )
 @pytest.mark.parametrize("room", [0, 20, 200, 2_000])
-def test_a_message_as_long_as_can_be_still_becomes_a_letter(dead: Letters, room: int, own: dict[str, str]) -> None:
+def test_a_message_as_long_as_can_be_still_becomes_a_dead_letter(
+    dead: DeadLetterQueue, room: int, own: dict[str, str]
+) -> None:
     body = "x" * (MAX_MESSAGE_BYTES - room)
     put(dead.driver(), 0, [rejected(message(1, body=body, attributes=own))])
-    (found,) = dead.received()
-    assert found.body == body
+    (dead_letter,) = dead.received()
+    assert dead_letter.body == body
 
 
-def test_a_rejected_message_without_its_body_is_an_error_and_not_lost(dead: Letters) -> None:
+def test_a_rejected_message_without_its_body_is_an_error_and_not_lost(dead: DeadLetterQueue) -> None:
     with pytest.raises(SinkError, match="without its body"):
         write(dead.driver(), 0, [rejected(message(1, body=None))])
 
 
-def test_a_letter_is_sent_again_under_the_same_dedup_id() -> None:
+def test_a_dead_letter_is_sent_again_under_the_same_dedup_id() -> None:
     row = {"reason": "r", "field": None} | message(1, group_id="g")
     assert dead_letter_entry(row, fifo=True) == dead_letter_entry(row, fifo=True)
     assert dead_letter_entry(row, fifo=True).dedup == "m-1"
     assert dead_letter_entry(row, fifo=False).group is None
 
 
-def test_sqs_that_does_not_answer_is_an_outage(dead: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqs_that_does_not_answer_is_an_outage(dead: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semel.spark.writer.sender.MAX_ATTEMPTS", 1)
     away = ("http://127.0.0.1:1", "us-east-1", None)
     sink = RejectQueue(str(dead.checkpoint), "dlq", endpoint_url=away[0], region=away[1])
@@ -338,7 +346,9 @@ def test_a_replay_puts_no_message_into_the_table_twice(tmp_path: Path) -> None:
     assert sorted(row["message_id"] for row in read_parquet(path)) == ["m-1", "m-2"]
 
 
-def test_spark_writes_rejects_to_a_queue_and_to_a_table(dead: Letters, spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_writes_rejects_to_a_queue_and_to_a_table(
+    dead: DeadLetterQueue, spark: SparkSession, tmp_path: Path
+) -> None:
     df = spark.range(0, 25, 1, 2).selectExpr(
         "'odd: ' || id AS reason",
         "'amount' AS field",

@@ -84,7 +84,7 @@ def test_rows_may_lack_a_column_only_where_that_is_allowed_and_it_may_be_null() 
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"),
+    ("column_type", "stored"),
     [
         (pa.large_string(), pa.string()),
         (pa.dictionary(pa.int8(), pa.large_binary()), pa.binary()),
@@ -98,8 +98,8 @@ def test_rows_may_lack_a_column_only_where_that_is_allowed_and_it_may_be_null() 
         (pa.map_(pa.string(), pa.struct([("a", pa.date64())])), pa.map_(pa.string(), pa.struct([("a", pa.date32())]))),
     ],
 )
-def test_a_table_has_few_types(given: pa.DataType, stored: pa.DataType) -> None:
-    assert storable(pa.schema([("a", given)])).field("a").type == stored
+def test_a_table_has_few_types(column_type: pa.DataType, stored: pa.DataType) -> None:
+    assert storable(pa.schema([("a", column_type)])).field("a").type == stored
 
 
 @pytest.mark.parametrize("kind", [pa.uint64(), pa.float16(), pa.duration("s"), pa.decimal256(40, 2)])

@@ -76,10 +76,10 @@ def test_a_row_is_invalid_if_and_only_if_postgres_refuses_it(
     values = pa.concat_arrays([pa.array(good, kind), pa.array(bad, kind), pa.array(good, kind)])
     rows = pa.RecordBatch.from_arrays([values], schema=schema)
     writer = sink.writer(batch(0))
-    found = invalid_rows(writer, rows)
-    assert [one.row for one in found] == list(range(len(good), len(good) + len(bad)))
-    assert all(one.field == "v" and reason in one.reason for one in found)
-    wrong = {one.row for one in found}
+    invalid = invalid_rows(writer, rows)
+    assert [invalid_row.row for invalid_row in invalid] == list(range(len(good), len(good) + len(bad)))
+    assert all(invalid_row.field == "v" and reason in invalid_row.reason for invalid_row in invalid)
+    wrong = {invalid_row.row for invalid_row in invalid}
     put(sink, 0, [rows.filter(pa.array([place not in wrong for place in range(len(rows))]))])
     if "years" in reason:  # a later one would do, and nobody can mean it
         return
@@ -107,7 +107,10 @@ def test_a_row_with_several_things_wrong_is_one_invalid_row(
     rows = pa.RecordBatch.from_pylist(
         [{"a": "x", "b": "\0"}, {"a": "\0", "b": "\0"}, {"at": datetime(2024, 1, 1)}], schema=schema
     )
-    assert [(one.row, one.field) for one in invalid_rows(sink.writer(batch(0)), rows)] == [(0, "b"), (1, "a")]
+    assert [(invalid_row.row, invalid_row.field) for invalid_row in invalid_rows(sink.writer(batch(0)), rows)] == [
+        (0, "b"),
+        (1, "a"),
+    ]
 
 
 def test_a_sink_that_takes_everything_has_no_invalid_rows(tmp_path: Any) -> None:

@@ -21,7 +21,7 @@ from semel.sqs import Client, Failure
 from semel.sqs.errors import AccessDenied, NoCredentials, SqsError, Throttled, Unreachable
 from spark.intake import BY_HAND, Intake, bodies, intake
 
-GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
+ASSIGNMENT = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
 DENIED = Failure("AccessDenied", "not allowed to do that")
 
 
@@ -101,11 +101,11 @@ def test_a_queue_that_is_gone_is_an_error_and_the_query_goes_on_once_it_is_there
 
     answers(place, dropped)
     with pytest.raises(DeleteRefused, match="queue orders: SQS refuses to delete messages"):
-        place.run(GIVEN)
+        place.run(ASSIGNMENT)
     place.clock.advance(61)  # SQS gives a name away again after a minute
     place.queue.client.create_queue("orders")
     answers(place, delete)
-    assert place.run(GIVEN) == ["a"]
+    assert place.run(ASSIGNMENT) == ["a"]
     ack = place.ack()
     assert ack is not None
     assert len(ack.unconfirmed) == 1
@@ -130,7 +130,7 @@ def test_the_end_of_a_batch_fails_too_if_its_deletes_are_refused(place: Intake) 
 def test_an_ack_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> None:
     with intake(tmp_path / "log") as place:
         place.send("a")
-        task = place.task(GIVEN)
+        task = place.task(ASSIGNMENT)
         tables = task.tables()
         assert bodies(next(tables)) == ["a"]
         task._at_end.callback(fails_with(Unreachable("the disk is full")), [])
@@ -163,8 +163,8 @@ def test_queues_of_two_accounts_with_one_name_are_two_queues(place: Intake) -> N
             start = end or planner.initial()
             end = planner.latest(start, 100)
             labels = set()
-            for given in planner.assignments(start, end):
-                for table in replace(place, queue=queues[given.queue], options=options).task(given).tables():
+            for assignment in planner.assignments(start, end):
+                for table in replace(place, queue=queues[assignment.queue], options=options).task(assignment).tables():
                     labels |= set(table.column("queue").to_pylist())
             assert labels == {place.queue.url, other.queue.url}  # else one key of both would be one message
             planner.latest(end, 100)

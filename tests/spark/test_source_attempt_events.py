@@ -14,7 +14,7 @@ from semel.spark.source.columns import SourceMessage
 from semel.sqs.client import Received
 
 
-def taken(number: int) -> SourceMessage:
+def source_message(number: int) -> SourceMessage:
     system = {"ApproximateReceiveCount": str(number), "MessageGroupId": "eu", "SentTimestamp": "5000"}
     message = Received(f"id-{number}", f"receipt-{number}", "body", system=system)
     return SourceMessage(message, 10.0, 40.0, f"key-{number}")
@@ -30,11 +30,11 @@ def events(folder: Path) -> list[dict[str, object]]:
 
 def test_a_delete_has_the_receive_count_and_key_of_its_delivery(tmp_path: Path) -> None:
     tracer = Tracer(str(tmp_path), "orders", 30)
-    tracer.received([taken(1), taken(2)])
+    tracer.received([source_message(1), source_message(2)])
     tracer.deleted(deletes("id-1", "id-2"), {"id-2": 5000})
     tracer.close()
-    told = [(e["step"], e["message_id"], e["receive_count"], e["key"], e["group"]) for e in events(tmp_path)]
-    assert told == [
+    steps = [(e["step"], e["message_id"], e["receive_count"], e["key"], e["group"]) for e in events(tmp_path)]
+    assert steps == [
         ("received", "id-1", 1, "key-1", "eu"),
         ("received", "id-2", 2, "key-2", "eu"),
         ("deleted", "id-1", 1, "key-1", "eu"),
@@ -44,7 +44,7 @@ def test_a_delete_has_the_receive_count_and_key_of_its_delivery(tmp_path: Path) 
 
 def test_so_has_one_that_another_task_received(tmp_path: Path) -> None:
     tracer = Tracer(str(tmp_path), "orders", 30)
-    tracer.received_before(columns.table([taken(3)], "orders", None))
+    tracer.received_before(columns.table([source_message(3)], "orders", None))
     tracer.deleted(deletes("id-3", "id-4"), {})
     tracer.close()
     known, unknown = events(tmp_path)
@@ -55,8 +55,8 @@ def test_so_has_one_that_another_task_received(tmp_path: Path) -> None:
 
 def test_without_a_log_nothing_is_kept() -> None:
     tracer = Tracer(None, "orders", 30)
-    tracer.received([taken(1)])
-    tracer.received_before(columns.table([taken(3)], "orders", None))
+    tracer.received([source_message(1)])
+    tracer.received_before(columns.table([source_message(3)], "orders", None))
     tracer.deleted(deletes("id-1"), {})
     tracer.close()
     assert tracer._known == {}

@@ -48,8 +48,8 @@ def test_available_now_does_not_end_with_a_batch_that_an_earlier_run_has_left_be
 
     again = place.planner()
     again.available_now()
-    for given in again.assignments(start, end):
-        assert place.run(given) == ["a"]
+    for assignment in again.assignments(start, end):
+        assert place.run(assignment) == ["a"]
     assert place.batch(again, end)[1] == ["b"]
 
 

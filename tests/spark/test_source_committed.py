@@ -70,8 +70,8 @@ def test_committed_keeps_hidden_what_it_can_if_one_queue_does_not_answer(place: 
     planner = late.planner_of({"orders": late.queue, "returns": returns})
     start = planner.initial()
     end = planner.latest(start, 100)
-    for given in planner.assignments(start, end):
-        replace(late, queue=late.queue if given.queue == "orders" else returns).run(given)
+    for assignment in planner.assignments(start, end):
+        replace(late, queue=late.queue if assignment.queue == "orders" else returns).run(assignment)
     late.queue.change_visibility = down  # type: ignore[method-assign]
     late.clock.advance(late.options.visibility - 5)
     assert planner._heartbeat is not None
@@ -104,8 +104,8 @@ def test_committed_gives_back_what_the_sink_has_not_finished_and_a_group_stays_i
         planner = late.planner()
         start = planner.initial()
         end = planner.latest(start, 100)
-        (given,) = planner.assignments(start, end)
-        ids = {row["body"]: row["message_id"] for table in late.task(given).tables() for row in table.to_pylist()}
+        (assignment,) = planner.assignments(start, end)
+        ids = {row["body"]: row["message_id"] for table in late.task(assignment).tables() for row in table.to_pylist()}
         assert len(late.log.files(1).sealed) == 1  # the group is blocked: there is nothing to ask for
         late.log.give_back(0, {ids["a2"]: late.now() + 50, ids["a3"]: late.now() + 50})
         assert planner.latest(end, 100) == end
@@ -130,8 +130,8 @@ def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committe
     planner.stop()
     two.clock.advance(two.options.visibility + 1)
     again = two.planner()
-    for given in reversed(again.assignments(start, end)):
-        two.run(given)
+    for assignment in reversed(again.assignments(start, end)):
+        two.run(assignment)
     again.stop()
     assert sum(two.waiting()) == 1_500
 
@@ -178,8 +178,8 @@ def test_committed_counts_a_heartbeat_while_the_message_is_hidden_whatever_the_c
     )
     start = planner.initial()
     end = planner.latest(start, 100)
-    for given in planner.assignments(start, end):
-        list(late.task(given, wall=ahead, up=-9e6).tables())
+    for assignment in planner.assignments(start, end):
+        list(late.task(assignment, wall=ahead, up=-9e6).tables())
     assert planner._heartbeat is not None
     for _ in range(2):
         late.clock.advance(late.options.visibility - left)
@@ -219,11 +219,11 @@ def test_committed_deletes_nothing_of_a_segment_that_was_replaced_after_its_batc
 
     def listed(log: SegmentLog, batch: int) -> BatchFiles:
         """Then the segment is lost, and a late attempt seals its name."""
-        found = files(log, batch)
+        batch_files = files(log, batch)
         monkeypatch.setattr(SegmentLog, "files", files)
         late.store.delete([SegmentId(1, 0, 0).name])
         assert [body for table in zombie.tables() for body in bodies(table)] == ["b"]
-        return found
+        return batch_files
 
     monkeypatch.setattr(SegmentLog, "files", listed)
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):

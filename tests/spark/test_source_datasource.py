@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -121,10 +121,10 @@ def test_an_idle_queue_makes_no_batches_and_a_message_wakes_it(
     spark: SparkSession, broker: EmbeddedBroker, queue: Queue, tmp_path: Path
 ) -> None:
     stream = Stream(spark, broker, tmp_path)
-    seen: list[int] = []
+    batch_sizes: list[int] = []
     query = (
         stream.source()
-        .writeStream.foreachBatch(lambda df, number: seen.append(df.count()))
+        .writeStream.foreachBatch(lambda df, number: batch_sizes.append(df.count()))
         .option("checkpointLocation", f"{tmp_path}/checkpoint")
         .start()
     )
@@ -133,10 +133,10 @@ def test_an_idle_queue_makes_no_batches_and_a_message_wakes_it(
             query.awaitTermination(1)
         query.processAllAvailable()
         query.awaitTermination(2)
-        assert seen == [0]  # Spark begins every new query with a batch, whatever its source says
+        assert batch_sizes == [0]  # Spark begins every new query with a batch, whatever its source says
         send(queue, range(3))
         query.processAllAvailable()
-        assert seen == [0, 3]
+        assert batch_sizes == [0, 3]
     finally:
         query.stop()
 
@@ -187,19 +187,19 @@ def test_fifo_groups_are_in_order_in_their_partition(
 ) -> None:
     with Client(broker.url) as client:
         send(client.create_queue("orders.fifo"), range(60))
-    seen: list[list[tuple[str, str]]] = []
+    batches: list[list[tuple[str, str]]] = []
     stream = Stream(spark, broker, tmp_path, queue="orders.fifo")
     query = (
         stream.source()
         .writeStream.foreachBatch(
-            lambda df, number: seen.append([(r.group_id, r.sequence_number) for r in df.collect()])
+            lambda df, number: batches.append([(r.group_id, r.sequence_number) for r in df.collect()])
         )
         .option("checkpointLocation", f"{tmp_path}/checkpoint")
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination(120)
-    rows = [row for batch in seen for row in batch]
+    rows = [row for batch in batches for row in batch]
     assert len(rows) == 60
     for group in ("g0", "g1", "g2"):
         numbers = [number for name, number in rows if name == group]

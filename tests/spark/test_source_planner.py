@@ -101,8 +101,8 @@ def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake
     planner = place.planner()
     start = planner.initial()
     end = planner.latest(start, 100)
-    given = planner.assignments(start, end)[0]
-    tables = place.task(given)
+    assignment = planner.assignments(start, end)[0]
+    tables = place.task(assignment)
     tables._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(tables.tables())
@@ -110,7 +110,7 @@ def test_a_crash_between_seal_and_delete_neither_loses_nor_doubles(place: Intake
     assert place.waiting() == (2, 0)
 
     restarted = place.planner()
-    again = [body for given in restarted.assignments(start, end) for body in place.run(given)]
+    again = [body for assignment in restarted.assignments(start, end) for body in place.run(assignment)]
     assert sorted(again) == ["a", "b"]
     assert place.batch(restarted, end)[1] == []
     assert place.waiting() == (0, 0)
@@ -129,7 +129,7 @@ def test_a_task_of_a_replayed_batch_does_not_take_what_another_has_sealed(place:
     two.clock.advance(two.options.visibility + 1)
 
     again = two.planner().assignments(start, end)
-    rows = [body for given in reversed(again) for body in two.run(given)]
+    rows = [body for assignment in reversed(again) for body in two.run(assignment)]
     assert len(set(rows)) == len(rows)
 
 
@@ -152,24 +152,24 @@ def test_a_delete_on_another_host_is_believed_while_the_message_is_hidden_whatev
 ) -> None:
     """The segment says until when its messages are hidden; its executor dies. Others delete them, `left` seconds before
     SQS shows them again."""
-    given = place.with_options(ack=ack)
-    given.send("a")
-    planner = given.planner_of(
-        {"orders": given.queue}, clock=lambda: given.now() - ahead, monotonic=lambda: given.now() - 7e6
+    place = place.with_options(ack=ack)
+    place.send("a")
+    planner = place.planner_of(
+        {"orders": place.queue}, clock=lambda: place.now() - ahead, monotonic=lambda: place.now() - 7e6
     )
     start = planner.initial()
     end = planner.latest(start, 100)
-    task = given.task(planner.assignments(start, end)[0], wall=ahead, up=-9e6)
+    task = place.task(planner.assignments(start, end)[0], wall=ahead, up=-9e6)
     task._acknowledger.acknowledge = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(task.tables())
-    given.clock.advance(given.options.visibility - left)
+    place.clock.advance(place.options.visibility - left)
     for again in planner.assignments(start, end):
-        list(given.task(again, wall=-ahead, up=-8e6).tables())
+        list(place.task(again, wall=-ahead, up=-8e6).tables())
     planner.latest(end, 100)
     planner.stop()
-    assert given.waiting() == (0, 0)
-    assert len(given.log.unconfirmed_deletes().get(queue_id(given.queue), {})) == (left < 0)
+    assert place.waiting() == (0, 0)
+    assert len(place.log.unconfirmed_deletes().get(queue_id(place.queue), {})) == (left < 0)
 
 
 @pytest.mark.parametrize("who", ["sealer", "driver"])
@@ -204,9 +204,9 @@ def test_an_idle_query_sees_a_message_at_once_and_asks_for_no_counts_before(tmp_
         began = time.monotonic()
         end = planner.latest(start, 100)
         assert (end["plan"], time.monotonic() - began < 0.9) == ({"orders": 1}, True)
-        (given,) = planner.assignments(start, end)
+        (assignment,) = planner.assignments(start, end)
         assert [segment_id.part for segment_id in place.log.files(1).sealed] == [0]
-        assert place.run(given) == ["a"]
+        assert place.run(assignment) == ["a"]
         planner.latest(end, 100)
         planner.stop()
         assert (place.waiting(), counts(place.store.url).rows) == ((0, 0), 1)
@@ -231,7 +231,7 @@ def test_what_a_dead_planner_held_is_received_again_and_given_out_once(place: In
     end = dead.latest(start, 100)
     place.clock.advance(place.options.visibility + 1)
     restarted = place.planner()
-    assert [body for given in restarted.assignments(start, end) for body in place.run(given)] == ["a"]
+    assert [body for assignment in restarted.assignments(start, end) for body in place.run(assignment)] == ["a"]
     assert place.batch(restarted, end)[1] == []
     dead.stop()
     assert place.waiting() == (0, 0)
@@ -247,9 +247,9 @@ def test_what_a_poll_brought_is_not_sealed_twice_if_the_batch_was_begun_before(p
     place.send("b")
     planner._poll.begin(["orders"], 0)
     planner._poll.wait()
-    (given,) = planner.assignments(start, end)
+    (assignment,) = planner.assignments(start, end)
     assert place.waiting()[0] == 1  # given back
-    assert sorted(place.run(given)) == ["a", "b"]
+    assert sorted(place.run(assignment)) == ["a", "b"]
 
 
 # What it costs, and what is bounded.
@@ -279,8 +279,8 @@ def test_after_a_batch_of_four_tasks_the_driver_makes_two_lists_and_two_reads(pl
     for _ in range(3):
         four.send(*map(str, range(40)))
         end = planner.plan(offset, {"orders": 4_000}, 40)
-        for given in planner.assignments(offset, end):
-            four.run(given)
+        for assignment in planner.assignments(offset, end):
+            four.run(assignment)
         assert len(four.log.files(end["batch"]).acked) == 4
         driver.calls.clear()
         assert log.content() == str(four.log.content(end["batch"]))
@@ -339,13 +339,13 @@ def test_a_new_checkpoint_on_an_old_log_is_refused(place: Intake) -> None:
 
 def test_a_batch_has_one_plan_and_a_second_driver_with_another_is_refused(place: Intake) -> None:
     place.send("a")
-    one, other = place.planner(), place.planner()
-    start = one.initial()
-    ours, theirs = one.latest(start, 100), other.latest(start, 100)
-    one.assignments(start, ours)
+    planner, other = place.planner(), place.planner()
+    start = planner.initial()
+    ours, theirs = planner.latest(start, 100), other.latest(start, 100)
+    planner.assignments(start, ours)
     with pytest.raises(OtherQuery, match="planned by another query"):
         other.assignments(start, theirs)
-    assert one.assignments(start, ours) == place.planner().assignments(start, ours)  # a replay is none of these
+    assert planner.assignments(start, ours) == place.planner().assignments(start, ours)  # a replay is none of these
     assert place.waiting() == (1, 0)
 
 
@@ -357,8 +357,8 @@ def test_of_two_drivers_that_end_one_batch_the_second_forgets_no_unconfirmed_del
     planner, second = place.planner(), place.planner()
     start = planner.initial()
     second._committer  # noqa: B018 - it knows what was committed when it began
-    end, given = place.batch(planner, start)
-    assert given == ["0"]
+    end, rows = place.batch(planner, start)
+    assert rows == ["0"]
     place.clock.advance(200)  # the delete comes late: it does not count
     files = SegmentLog.files
 
@@ -412,8 +412,8 @@ def test_a_batch_without_data_is_run_only_after_the_one_before_it_is_committed(p
     messages would be dropped unread."""
     place.send("a")
     planner = place.planner()
-    end, given = place.batch(planner, planner.initial())
-    assert given == ["a"]
+    end, rows = place.batch(planner, planner.initial())
+    assert rows == ["a"]
     with pytest.raises(LogError, match="two drivers have written to the checkpoint"):
         place.planner().assignments(end, end)
     assert place.log.read(SegmentId(1, 0, 0)) is not None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.ledger.contract import ClaimRequest, Completion, Ledger, LedgerError, Won
-from semel.messages import dead_letter_attributes as letters
+from semel.messages import dead_letter_attributes
 from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.model import Committed, SegmentId
 from semel.spark.segments.segment_log import BatchAlreadyCommitted, LogError, OtherQuery, SegmentLog
@@ -23,12 +23,12 @@ from semel.sqs.errors import Unreachable
 from spark.intake import BY_HAND, Intake, bodies, down, intake
 
 ORDERS = "us-east-1:000000000000:orders/"  # what precedes its keys in the ledger
-GIVEN = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
+ASSIGNMENT = Assignment(1, 0, "orders", rows=1_000, bytes=1 << 30, plan=BY_HAND)
 
 
 def test_what_a_task_received_is_sealed_deleted_and_given_out(place: Intake) -> None:
     place.send(*map(str, range(25)))
-    assert sorted(place.run(GIVEN), key=int) == [str(n) for n in range(25)]
+    assert sorted(place.run(ASSIGNMENT), key=int) == [str(n) for n in range(25)]
     assert place.waiting() == (0, 0)
     ack = place.ack()
     assert ack is not None
@@ -37,34 +37,34 @@ def test_what_a_task_received_is_sealed_deleted_and_given_out(place: Intake) -> 
 
 def test_a_task_that_runs_again_gives_out_the_same_and_receives_nothing(place: Intake) -> None:
     place.send("a", "b")
-    first = place.run(GIVEN)
+    first = place.run(ASSIGNMENT)
     place.send("c")
-    assert place.run(GIVEN) == first
+    assert place.run(ASSIGNMENT) == first
     assert place.waiting() == (1, 0)
 
 
 def test_an_empty_receive_is_sealed_too(place: Intake) -> None:
-    assert place.run(GIVEN) == []
+    assert place.run(ASSIGNMENT) == []
     place.send("late")
-    assert place.run(GIVEN) == []
+    assert place.run(ASSIGNMENT) == []
     assert place.waiting() == (1, 0)
 
 
 def test_a_task_takes_no_more_than_it_was_told(place: Intake) -> None:
     place.send(*map(str, range(30)))
-    assert len(place.run(replace(GIVEN, rows=12))) == 12
+    assert len(place.run(replace(ASSIGNMENT, rows=12))) == 12
     assert place.waiting() == (18, 0)
 
 
 def test_a_task_stops_receiving_when_it_has_enough_bytes(place: Intake) -> None:
     place.send(*["x" * 1_000] * 40)
-    assert len(place.run(replace(GIVEN, bytes=5_000))) < 40
+    assert len(place.run(replace(ASSIGNMENT, bytes=5_000))) < 40
 
 
 def test_a_twin_gives_out_the_winners_rows_and_gives_its_own_back(place: Intake) -> None:
     place.send(*map(str, range(20)))
-    twin = place.task(replace(GIVEN, rows=10))
-    other = place.task(replace(GIVEN, rows=10))
+    twin = place.task(replace(ASSIGNMENT, rows=10))
+    other = place.task(replace(ASSIGNMENT, rows=10))
     seal = twin.log.seal
 
     def sealed_second(*arguments: object) -> object:
@@ -82,7 +82,7 @@ def test_a_zombie_of_a_finished_batch_gives_its_messages_back(place: Intake) -> 
     place.send("a")
     place.log.finish(Committed(1), None, place.log.files(1).names)
     with pytest.raises(BatchAlreadyCommitted, match="batch 1"):
-        place.run(GIVEN)
+        place.run(ASSIGNMENT)
     assert place.waiting() == (1, 0)
     assert place.log.read(SegmentId(1, 0, 0)) is None
 
@@ -93,7 +93,7 @@ def test_what_a_zombie_has_sealed_of_a_finished_batch_is_not_deleted_from_the_qu
     """Found by the simulation: the zombie dies between its seal and its look at the commits, and another attempt finds
     the segment. It belongs to no batch and is dropped later, so its messages must stay in the queue."""
     place.send("a")
-    zombie = place.task(GIVEN)
+    zombie = place.task(ASSIGNMENT)
 
     def die(_log: SegmentLog) -> int:
         raise KeyboardInterrupt
@@ -105,7 +105,7 @@ def test_what_a_zombie_has_sealed_of_a_finished_batch_is_not_deleted_from_the_qu
     assert place.log.read(SegmentId(1, 0, 0)) is not None
     assert place.log.finish(Committed(1), None, ()), "another driver, which dies before it drops the files"
     with pytest.raises(BatchAlreadyCommitted, match="batch 1"):
-        place.run(GIVEN)
+        place.run(ASSIGNMENT)
     assert sum(place.waiting()) == 1
 
 
@@ -113,12 +113,12 @@ def test_with_ack_committed_a_twin_deletes_nothing_of_what_the_winner_has_sealed
     """Found by the simulation: the twin stood still until its messages were visible again, and the winner got them."""
     place = place.with_options(ack="committed")
     place.send("a")
-    twin = place.task(GIVEN)
+    twin = place.task(ASSIGNMENT)
     seal = twin.log.seal
 
     def sealed_second(*arguments: object) -> object:
         place.clock.advance(place.options.visibility + 1)
-        assert place.run(GIVEN) == ["a"]
+        assert place.run(ASSIGNMENT) == ["a"]
         return seal(*arguments)  # type: ignore[arg-type]
 
     twin.log.seal = sealed_second  # type: ignore[method-assign,assignment]
@@ -131,7 +131,7 @@ def test_a_task_whose_log_was_replaced_meanwhile_deletes_nothing(place: Intake, 
     """Found by the simulation: an older copy of the log was restored while a task was receiving. No driver of that log
     knows of the task's segment."""
     place.send("a")
-    task, late = place.task(GIVEN), place.task(GIVEN)
+    task, late = place.task(ASSIGNMENT), place.task(ASSIGNMENT)
     seal = task.log.seal
 
     def sealed_in_another_log(*arguments: object) -> object:
@@ -154,7 +154,7 @@ def test_a_task_of_a_query_whose_log_a_reset_has_taken_deletes_nothing(place: In
     former query sealed under a name that was free again, while a reset was about to end the batch."""
     place = place.with_options(owner="former")
     place.send("a")
-    task, late = place.task(GIVEN), place.task(GIVEN)
+    task, late = place.task(ASSIGNMENT), place.task(ASSIGNMENT)
     seal = task.log.seal
 
     def sealed_after_the_reset_began(*arguments: object) -> object:
@@ -168,39 +168,39 @@ def test_a_task_of_a_query_whose_log_a_reset_has_taken_deletes_nothing(place: In
         late._acknowledge_replayed(place.log.read(SegmentId(1, 0, 0)))  # type: ignore[arg-type]
     assert place.waiting() == (0, 1)
     place.clock.advance(place.options.visibility + 1)
-    assert place.with_options(owner="next").run(GIVEN) == ["a"]  # the batch goes on with what is sealed
+    assert place.with_options(owner="next").run(ASSIGNMENT) == ["a"]  # the batch goes on with what is sealed
     assert place.waiting() == (0, 0)
 
 
 def test_what_is_sealed_by_no_task_of_the_batch_is_received_again_and_not_taken_for_a_duplicate(place: Intake) -> None:
     """Found by the simulation: of such a task's messages nothing is deleted, as no driver knows its segment."""
     place.send("a")
-    stray = place.task(replace(GIVEN, task=2))
+    stray = place.task(replace(ASSIGNMENT, task=2))
     stray._acknowledge = lambda sealed, *_: sealed  # type: ignore[method-assign]
     assert [body for table in stray.tables() for body in bodies(table)] == ["a"]
     place.clock.advance(place.options.visibility + 1)
-    assert place.run(GIVEN) == ["a"]
+    assert place.run(ASSIGNMENT) == ["a"]
     assert place.waiting() == (0, 0)
 
 
 def test_a_damaged_segment_stops_the_batch(place: Intake, tmp_path: Path) -> None:
     place.send("a", "b")
-    place.run(GIVEN)
+    place.run(ASSIGNMENT)
     file = tmp_path / "log" / SegmentId(1, 0, 0).name
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
-        place.run(GIVEN)
+        place.run(ASSIGNMENT)
 
 
 def test_an_ack_without_its_segment_is_damage_and_no_other_messages_are_received_in_its_place(
     place: Intake, tmp_path: Path
 ) -> None:
     place.send("a")
-    assert place.run(GIVEN) == ["a"]
+    assert place.run(ASSIGNMENT) == ["a"]
     (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
     place.send("b")
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
-        place.run(GIVEN)
+        place.run(ASSIGNMENT)
     assert place.waiting() == (1, 0)
 
 
@@ -209,8 +209,8 @@ def test_a_segment_that_is_gone_is_damage_also_if_a_late_attempt_has_sealed_its_
 ) -> None:
     """It had looked before the other one sealed, and stood still since."""
     place.send("a")
-    zombie = place.task(GIVEN)
-    assert place.run(GIVEN) == ["a"]
+    zombie = place.task(ASSIGNMENT)
+    assert place.run(ASSIGNMENT) == ["a"]
     (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
     place.send("b")
     zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
@@ -218,14 +218,14 @@ def test_a_segment_that_is_gone_is_damage_also_if_a_late_attempt_has_sealed_its_
         list(zombie.tables())
     assert place.waiting() == (0, 1), "nothing is deleted"
     with pytest.raises(SegmentDamaged, match="t0000-p00000"):
-        place.run(GIVEN)
+        place.run(ASSIGNMENT)
     assert place.waiting() == (0, 1)
 
 
 def test_a_task_whose_segment_is_gone_right_after_its_seal_deletes_nothing(place: Intake, tmp_path: Path) -> None:
     """Somebody has put an older copy of the log in its place."""
     place.send("a")
-    task = place.task(GIVEN)
+    task = place.task(ASSIGNMENT)
     check = task._check_log
 
     def check_log() -> None:
@@ -240,8 +240,8 @@ def test_a_task_whose_segment_is_gone_right_after_its_seal_deletes_nothing(place
 
 def test_a_segment_that_is_replaced_after_a_late_attempt_has_looked_is_damage(place: Intake, tmp_path: Path) -> None:
     place.send("a")
-    zombie = place.task(GIVEN)
-    assert place.run(GIVEN) == ["a"]
+    zombie = place.task(ASSIGNMENT)
+    assert place.run(ASSIGNMENT) == ["a"]
     (tmp_path / "log" / SegmentId(1, 0, 0).name).unlink()
     place.send("b")
     zombie._sealed = lambda segment_id: None  # type: ignore[method-assign]
@@ -257,20 +257,20 @@ def test_a_segment_that_is_replaced_after_a_late_attempt_has_looked_is_damage(pl
 
 def test_a_first_part_that_is_gone_is_damage_also_if_only_a_later_one_tells_of_it(tmp_path: Path) -> None:
     with intake(tmp_path / "log", "orders.fifo") as place:
-        given = replace(GIVEN, queue="orders.fifo")
+        assignment = replace(ASSIGNMENT, queue="orders.fifo")
         place.send(*map(str, range(25)), group="g")
-        place.run(given)
+        place.run(assignment)
         place.store.delete(name for name in place.log.files(1).names if "p00000" in name)
         with pytest.raises(SegmentDamaged, match="t0000-p00000"):
-            place.run(given)
+            place.run(assignment)
 
 
 def test_an_executor_that_does_not_see_the_drivers_log_receives_nothing(place: Intake, tmp_path: Path) -> None:
     place.send("a")
-    place.task(GIVEN)  # its driver has sealed the plan
+    place.task(ASSIGNMENT)  # its driver has sealed the plan
     elsewhere = replace(place, store=LocalStore(str(tmp_path / "a disk of its own")))
     for there in (elsewhere, replace(elsewhere, store=LocalStore(str(tmp_path / "with a log of its own")))):
-        task = there.task(replace(GIVEN, plan="the driver's"))
+        task = there.task(replace(ASSIGNMENT, plan="the driver's"))
         with pytest.raises(LogError, match="does not see the segment log of its driver"):
             list(task.tables())
         there.log.create(place.options.queues)
@@ -279,26 +279,26 @@ def test_an_executor_that_does_not_see_the_drivers_log_receives_nothing(place: I
 
 def test_a_retried_task_does_not_take_what_a_sibling_has_sealed_in_the_same_run(place: Intake) -> None:
     place.send("a", "b")
-    one, other = GIVEN, replace(GIVEN, task=1)
-    dead = place.task(one)
+    first, other = ASSIGNMENT, replace(ASSIGNMENT, task=1)
+    dead = place.task(first)
     dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):  # the executor dies between seal and delete
         list(dead.tables())
     place.clock.advance(place.options.visibility + 1)
     assert place.run(other) == []
-    assert sorted(place.run(one)) == ["a", "b"]
+    assert sorted(place.run(first)) == ["a", "b"]
 
 
 def test_fifo_a_retried_task_does_not_take_what_it_has_sealed_itself(tmp_path: Path) -> None:
     with intake(tmp_path / "log", "orders.fifo") as place:
         place.send(*map(str, range(5)), group="g")
-        given = replace(GIVEN, queue="orders.fifo")
-        dead = place.task(given)
+        assignment = replace(ASSIGNMENT, queue="orders.fifo")
+        dead = place.task(assignment)
         dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             list(dead.tables())
         place.clock.advance(place.options.visibility + 1)
-        assert place.run(given) == [str(n) for n in range(5)]
+        assert place.run(assignment) == [str(n) for n in range(5)]
 
 
 def _dies(*_: object, **__: object) -> NoReturn:
@@ -307,13 +307,13 @@ def _dies(*_: object, **__: object) -> NoReturn:
 
 def test_a_message_that_is_about_to_be_visible_again_is_not_sealed(place: Intake) -> None:
     place.send("slow")
-    task = place.task(GIVEN)
+    task = place.task(ASSIGNMENT)
     receive = task.queue.receive
 
     def slow(*arguments: object, **named: object) -> object:
-        found = receive(*arguments, **named)  # type: ignore[arg-type]
+        messages = receive(*arguments, **named)  # type: ignore[arg-type]
         place.clock.advance(place.options.visibility - place.options.margin + 1)
-        return found
+        return messages
 
     task.queue.receive = slow  # type: ignore[method-assign,assignment]
     assert [body for table in task.tables() for body in bodies(table)] == []
@@ -327,23 +327,23 @@ def test_a_message_is_not_sealed_if_its_claim_in_the_ledger_took_too_long(tmp_pa
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
         place.send('{"id": 1}')
-        task = place.task(GIVEN)
+        task = place.task(ASSIGNMENT)
         claim = task._claims.claim
 
         def slow(*arguments: object) -> object:
-            found = claim(*arguments)  # type: ignore[arg-type]
+            claimed = claim(*arguments)  # type: ignore[arg-type]
             place.clock.advance(place.options.visibility - place.options.margin + 1)
-            return found
+            return claimed
 
         task._claims.claim = slow  # type: ignore[method-assign,assignment]
         assert [body for table in task.tables() for body in bodies(table)] == []
         assert place.waiting() == (1, 0)  # it is another's at once, and so is its key
-        assert place.run(replace(GIVEN, batch=2)) == ['{"id": 1}']
+        assert place.run(replace(ASSIGNMENT, batch=2)) == ['{"id": 1}']
 
 
 def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake) -> None:
     place.send("a")
-    task = place.task(GIVEN)
+    task = place.task(ASSIGNMENT)
     task.queue.delete = down  # type: ignore[method-assign]
     assert [body for table in task.tables() for body in bodies(table)] == ["a"]
     del task.queue.delete
@@ -354,7 +354,7 @@ def test_a_segment_whose_deletes_failed_leaves_unconfirmed_deletes(place: Intake
 
 def test_a_delete_after_the_visibility_ended_is_not_believed(place: Intake) -> None:
     place.send("a")
-    task = place.task(GIVEN)
+    task = place.task(ASSIGNMENT)
     delete = task.queue.delete
 
     def late(receipts: list[str]) -> object:
@@ -371,7 +371,7 @@ def test_a_delete_after_the_visibility_ended_is_not_believed(place: Intake) -> N
 
 def test_messages_received_before_a_call_failed_are_not_lost(place: Intake) -> None:
     place.send(*map(str, range(10)))
-    task = place.task(GIVEN)
+    task = place.task(ASSIGNMENT)
     receive, calls = task.queue.receive, [0]
 
     def once(*arguments: object, **named: object) -> object:
@@ -381,17 +381,17 @@ def test_messages_received_before_a_call_failed_are_not_lost(place: Intake) -> N
         return receive(*arguments, **named)  # type: ignore[arg-type]
 
     task.queue.receive = once  # type: ignore[method-assign,assignment]
-    found = [body for table in task.tables() for body in bodies(table)]
+    rows = [body for table in task.tables() for body in bodies(table)]
     del task.queue.receive
-    assert len(found) + place.waiting()[0] == 10
-    assert found
+    assert len(rows) + place.waiting()[0] == 10
+    assert rows
 
 
 def test_one_message_delivered_twice_to_a_task_is_one_row(place: Intake) -> None:
     place.send("a", "b")
     place.broker.faults.set("duplicate", 1.0)
-    found = place.task(replace(GIVEN, rows=40))
-    rows = [body for table in found.tables() for body in bodies(table)]
+    task = place.task(replace(ASSIGNMENT, rows=40))
+    rows = [body for table in task.tables() for body in bodies(table)]
     assert sorted(rows) == ["a", "b"]
     ack = place.ack()
     assert ack is not None
@@ -402,7 +402,7 @@ def test_fifo_a_group_goes_on_within_the_batch_and_in_order(tmp_path: Path) -> N
     with intake(tmp_path / "log", "orders.fifo") as place:
         for number in range(35):
             place.send(f"{number}", group="g")
-        assert place.run(replace(GIVEN, queue="orders.fifo")) == [str(n) for n in range(35)]
+        assert place.run(replace(ASSIGNMENT, queue="orders.fifo")) == [str(n) for n in range(35)]
         assert place.waiting() == (0, 0)
         assert len(place.log.files(1).sealed) >= 4  # no more than ten of a group are in flight at once
 
@@ -410,8 +410,8 @@ def test_fifo_a_group_goes_on_within_the_batch_and_in_order(tmp_path: Path) -> N
 def test_fifo_a_replay_gives_out_all_parts(tmp_path: Path) -> None:
     with intake(tmp_path / "log", "orders.fifo") as place:
         place.send(*map(str, range(25)), group="g")
-        given = replace(GIVEN, queue="orders.fifo")
-        assert place.run(given) == place.run(given)
+        assignment = replace(ASSIGNMENT, queue="orders.fifo")
+        assert place.run(assignment) == place.run(assignment)
 
 
 def test_a_ledger_keeps_out_what_a_handler_has_done(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_a_ledger_keeps_out_what_a_handler_has_done(tmp_path: Path) -> None:
             assert isinstance(held, Won)
             ledger.record([Completion(won.claim)])
             place.send('{"id": 1}', '{"id": 2}', '{"id": 3}', '{"id": 3, "again": true}')
-            assert [body[:8] for body in place.run(GIVEN)] == ['{"id": 3']
+            assert [body[:8] for body in place.run(ASSIGNMENT)] == ['{"id": 3']
             assert place.waiting() == (0, 1)  # the one that the handler holds comes back when its lease ends
             assert [entry.status if entry else None for entry in ledger.get([ORDERS + "3"])] == ["done"]
 
@@ -439,9 +439,9 @@ def test_a_dead_letter_that_was_sent_back_counts_under_the_message_id_that_it_ha
             (won,) = ledger.claim([ClaimRequest(ORDERS + "its-first-id")], claimant="handler", lease=600)
             assert isinstance(won, Won)
             ledger.record([Completion(won.claim)])
-            place.queue.send("sent back", attributes={letters.MESSAGE_ID: "its-first-id"})
-            place.queue.send("never seen", attributes={letters.MESSAGE_ID: "another-id"})
-            assert place.run(GIVEN) == ["never seen"]
+            place.queue.send("sent back", attributes={dead_letter_attributes.MESSAGE_ID: "its-first-id"})
+            place.queue.send("never seen", attributes={dead_letter_attributes.MESSAGE_ID: "another-id"})
+            assert place.run(ASSIGNMENT) == ["never seen"]
             assert place.waiting() == (0, 0)
             assert [entry.status if entry else None for entry in ledger.get([ORDERS + "another-id"])] == ["done"]
 
@@ -451,11 +451,11 @@ def test_rows_come_again_after_a_crash_although_the_key_is_not_among_the_columns
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id", columns=("message_id", "body"))
         place.send('{"id": 1}', '{"id": 2}')
-        task = place.task(GIVEN)
+        task = place.task(ASSIGNMENT)
         task._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             list(task.tables())
-        assert sorted(place.run(GIVEN)) == ['{"id": 1}', '{"id": 2}']
+        assert sorted(place.run(ASSIGNMENT)) == ['{"id": 1}', '{"id": 2}']
         with Ledger.connect(address) as ledger:
             assert [entry.status if entry else None for entry in ledger.get([ORDERS + "1", ORDERS + "None"])] == [
                 "done",
@@ -470,7 +470,7 @@ def test_a_claim_that_was_sealed_without_its_key_is_an_error(tmp_path: Path) -> 
         table = pa.Table.from_pylist([message], SEALED_COLUMNS)
         place.log.seal(SegmentId(1, 0, 0), table, Meta(ORDERS.rstrip("/"), "an earlier version", True, 0.0))
         with pytest.raises(LedgerError, match=r"orders: message m1 was sealed .* without its key"):
-            place.run(GIVEN)
+            place.run(ASSIGNMENT)
 
 
 def arrivals(place: Intake, count: int) -> list[Arrival]:
@@ -491,10 +491,10 @@ def arrivals(place: Intake, count: int) -> list[Arrival]:
 
 def test_what_the_driver_received_for_a_task_is_sealed_first_and_the_task_goes_on_from_there(place: Intake) -> None:
     place.send(*map(str, range(5)))
-    place.task(GIVEN).seal_first(arrivals(place, 5))
+    place.task(ASSIGNMENT).seal_first(arrivals(place, 5))
     assert place.waiting() == (0, 5)  # nothing is acknowledged yet
     place.send("later")
-    assert sorted(place.run(GIVEN)) == ["0", "1", "2", "3", "4", "later"]
+    assert sorted(place.run(ASSIGNMENT)) == ["0", "1", "2", "3", "4", "later"]
     assert place.waiting() == (0, 0)
     assert [s.part for s in place.log.files(1).sealed] == [0, 1]
     first, second = (place.log.read_ack(*acked) for acked in sorted(place.log.files(1).acked.items()))
@@ -505,28 +505,28 @@ def test_what_the_driver_received_for_a_task_is_sealed_first_and_the_task_goes_o
 
 def test_what_was_sealed_first_counts_against_the_rows_of_the_task(place: Intake) -> None:
     place.send(*map(str, range(30)))
-    given = replace(GIVEN, rows=12)
-    place.task(given).seal_first(arrivals(place, 10))
-    assert len(place.run(given)) == 12
+    assignment = replace(ASSIGNMENT, rows=12)
+    place.task(assignment).seal_first(arrivals(place, 10))
+    assert len(place.run(assignment)) == 12
     assert place.waiting() == (18, 0)
 
 
 def test_what_the_driver_received_returns_to_the_queue_if_the_task_has_sealed_before(place: Intake) -> None:
     place.send("a")
-    assert place.run(GIVEN) == ["a"]
+    assert place.run(ASSIGNMENT) == ["a"]
     place.send("b")
-    place.task(GIVEN).seal_first(arrivals(place, 1))
+    place.task(ASSIGNMENT).seal_first(arrivals(place, 1))
     assert place.waiting() == (1, 0)
-    assert place.run(GIVEN) == ["a"]
+    assert place.run(ASSIGNMENT) == ["a"]
 
 
 def test_so_does_what_loses_the_race_for_the_seal(place: Intake) -> None:
     place.send(*map(str, range(3)))
-    task, messages = place.task(GIVEN), arrivals(place, 1)
+    task, messages = place.task(ASSIGNMENT), arrivals(place, 1)
     seal = task.log.seal
 
     def sealed_second(*arguments: object) -> object:
-        rows.extend(place.run(GIVEN))
+        rows.extend(place.run(ASSIGNMENT))
         return seal(*arguments)  # type: ignore[arg-type]
 
     rows: list[str] = []
@@ -538,15 +538,15 @@ def test_so_does_what_loses_the_race_for_the_seal(place: Intake) -> None:
 
 def test_what_is_known_already_is_not_sealed_first_and_the_task_deletes_it(place: Intake) -> None:
     place.send("a")
-    dead = place.task(replace(GIVEN, task=1))
+    dead = place.task(replace(ASSIGNMENT, task=1))
     dead._acknowledger.acknowledge = _dies  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         list(dead.tables())
     place.clock.advance(place.options.visibility + 1)
-    place.task(GIVEN).seal_first(arrivals(place, 1))
+    place.task(ASSIGNMENT).seal_first(arrivals(place, 1))
     assert place.log.read(SegmentId(1, 0, 0)) is None
     assert place.waiting() == (1, 0)
-    assert place.run(GIVEN) == []
+    assert place.run(ASSIGNMENT) == []
     assert place.waiting() == (0, 0)
 
 
@@ -555,9 +555,9 @@ def test_with_a_ledger_what_was_sealed_first_is_recorded_by_the_task(tmp_path: P
         address = f"sqlite:///{tmp_path}/ledger.db"
         place = plain.with_options(dedup="ledger", ledger=address, key="$.id")
         place.send('{"id": 1}', '{"id": 1, "again": true}')
-        place.task(GIVEN).seal_first(arrivals(place, 2))
+        place.task(ASSIGNMENT).seal_first(arrivals(place, 2))
         assert place.waiting() == (1, 1)  # the second one of a key returns
-        assert len(place.run(GIVEN)) == 1
+        assert len(place.run(ASSIGNMENT)) == 1
         assert place.waiting() == (0, 0)
         with Ledger.connect(address) as ledger:
             assert [entry.status if entry else None for entry in ledger.get([ORDERS + "1"])] == ["done"]
@@ -566,15 +566,15 @@ def test_with_a_ledger_what_was_sealed_first_is_recorded_by_the_task(tmp_path: P
 def test_fifo_a_group_that_was_sealed_first_goes_on_in_order(tmp_path: Path) -> None:
     with intake(tmp_path / "log", "orders.fifo") as place:
         place.send(*map(str, range(25)), group="g")
-        given = replace(GIVEN, queue="orders.fifo")
-        place.task(given).seal_first(arrivals(place, 10))
-        assert place.run(given) == [str(n) for n in range(25)]
+        assignment = replace(ASSIGNMENT, queue="orders.fifo")
+        place.task(assignment).seal_first(arrivals(place, 10))
+        assert place.run(assignment) == [str(n) for n in range(25)]
         assert place.waiting() == (0, 0)
 
 
 def test_an_unexpected_error_in_a_receiving_thread_ends_the_task(place: Intake) -> None:
     place.send(*map(str, range(30)))
-    task = place.task(GIVEN)
+    task = place.task(ASSIGNMENT)
     receive = task.queue.receive
 
     calls, received_some = [0], threading.Event()
@@ -595,14 +595,14 @@ def test_an_unexpected_error_in_a_receiving_thread_ends_the_task(place: Intake) 
 
 
 def test_the_limit_of_a_task_counts_bytes_and_not_characters(place: Intake) -> None:
-    one = place.with_options(threads=1)
-    one.send(*["€" * 1_000] * 40)
-    assert len(one.run(replace(GIVEN, bytes=45_000))) == 20
+    place = place.with_options(threads=1)
+    place.send(*["€" * 1_000] * 40)
+    assert len(place.run(replace(ASSIGNMENT, bytes=45_000))) == 20
 
 
 def test_the_parts_of_ten_thousand_tasks_are_known_and_in_order(place: Intake) -> None:
     for task in (10_000, 9_999, 3):
-        assert place.run(replace(GIVEN, task=task)) == []
+        assert place.run(replace(ASSIGNMENT, task=task)) == []
     files = place.log.files(1)
     assert [segment.task for segment in files.all] == [3, 9_999, 10_000]
     assert set(files.sealed) == set(files.acked)

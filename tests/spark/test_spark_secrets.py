@@ -51,8 +51,8 @@ def test_the_address_of_a_ledger_is_an_option_that_spark_hides() -> None:
 
 
 def test_a_pipeline_gives_its_ledger_to_spark_as_an_option_that_spark_hides() -> None:
-    given = SourceSpec(queues=("orders",), ledger=ADDRESS).options("/checkpoint")
-    assert [name for name, value in given.items() if SECRET in value] == ["ledgerUrl"]
+    options = SourceSpec(queues=("orders",), ledger=ADDRESS).options("/checkpoint")
+    assert [name for name, value in options.items() if SECRET in value] == ["ledgerUrl"]
 
 
 @pytest.mark.parametrize(

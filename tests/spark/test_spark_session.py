@@ -45,13 +45,13 @@ def settings(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, str
 
 
 def test_it_runs_on_this_machine_and_is_reached_from_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings(monkeypatch)
+    conf = settings(monkeypatch)
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    assert found["spark.master"] == f"local[{cores},4]"
-    assert found["spark.sql.shuffle.partitions"] == str(cores)
-    assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
-    assert found["PYSPARK_PYTHON"] == sys.executable
-    assert 1024 <= int(found["spark.driver.memory"].removesuffix("m")) <= 4096
+    assert conf["spark.master"] == f"local[{cores},4]"
+    assert conf["spark.sql.shuffle.partitions"] == str(cores)
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["PYSPARK_PYTHON"] == sys.executable
+    assert 1024 <= int(conf["spark.driver.memory"].removesuffix("m")) <= 4096
 
 
 @pytest.mark.parametrize(
@@ -69,24 +69,24 @@ def test_it_runs_on_this_machine_and_is_reached_from_nowhere_else(monkeypatch: p
 def test_shuffles_are_as_wide_as_tasks_run_at_once(
     monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], master: str, partitions: str
 ) -> None:
-    found = settings(monkeypatch, **arguments)
-    assert (found["spark.master"], found["spark.sql.shuffle.partitions"]) == (master, partitions)
+    conf = settings(monkeypatch, **arguments)
+    assert (conf["spark.master"], conf["spark.sql.shuffle.partitions"]) == (master, partitions)
 
 
 @pytest.mark.parametrize("named", ["master", "spark.master"])
 def test_a_cluster_gets_nothing_that_holds_for_this_machine_only(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")  # where the cluster's machines have it
-    found = settings(monkeypatch, **{named: "spark://host:7077", "cores": 12})
-    assert found["spark.master"] == "spark://host:7077"
-    assert found["PYSPARK_PYTHON"] == "/opt/python"
-    assert found["spark.cores.max"] == found["spark.sql.shuffle.partitions"] == "12"
-    assert not {"spark.driver.host", "spark.driver.memory", *LOCAL_FILES} & set(found)
+    conf = settings(monkeypatch, **{named: "spark://host:7077", "cores": 12})
+    assert conf["spark.master"] == "spark://host:7077"
+    assert conf["PYSPARK_PYTHON"] == "/opt/python"
+    assert conf["spark.cores.max"] == conf["spark.sql.shuffle.partitions"] == "12"
+    assert not {"spark.driver.host", "spark.driver.memory", *LOCAL_FILES} & set(conf)
 
 
 def test_what_the_caller_names_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings(monkeypatch, **{"spark.ui.enabled": True, "spark.driver.memory": "9g"})
-    assert (found["spark.ui.enabled"], found["spark.driver.memory"]) == ("true", "9g")
-    assert found["spark.app.name"] == "name"
+    conf = settings(monkeypatch, **{"spark.ui.enabled": True, "spark.driver.memory": "9g"})
+    assert (conf["spark.ui.enabled"], conf["spark.driver.memory"]) == ("true", "9g")
+    assert conf["spark.app.name"] == "name"
 
 
 def test_java_options_of_the_caller_are_added_and_a_log_of_their_own_is_kept(
@@ -104,9 +104,9 @@ def test_java_options_of_the_caller_are_added_and_a_log_of_their_own_is_kept(
 
 def test_under_spark_submit_master_java_and_memory_are_those_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    found = settings(monkeypatch)
-    assert not {"spark.master", "spark.driver.memory", "spark.driver.extraJavaOptions"} & set(found)
-    assert found["spark.sql.session.timeZone"] == "UTC"
+    conf = settings(monkeypatch)
+    assert not {"spark.master", "spark.driver.memory", "spark.driver.extraJavaOptions"} & set(conf)
+    assert conf["spark.sql.session.timeZone"] == "UTC"
 
 
 # What a user is told.
@@ -199,8 +199,8 @@ users.stop()
 @pytest.mark.slow
 def test_the_settings_of_a_session_that_exists_stay_and_the_new_one_has_ours() -> None:
     done = subprocess.run([sys.executable, "-c", FOREIGN], capture_output=True, text=True, timeout=250, check=True)
-    warning, found = done.stdout.splitlines()
-    before, after, ours = json.loads(found)
+    warning, output = done.stdout.splitlines()
+    before, after, ours = json.loads(output)
     assert before == after
     assert {name: ours.get(name) for name in spark_session.query_settings(5)} == spark_session.query_settings(5)
     assert ours["spark.sql.streaming.stateStore.providerClass"].endswith("RocksDBStateStoreProvider")
@@ -248,13 +248,13 @@ def test_a_checkpoint_has_no_second_file_that_a_crash_could_part_from_the_first(
 ) -> None:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     distinct = rows.withWatermark("timestamp", "1 day").dropDuplicatesWithinWatermark(["value"])
-    seen: list[int] = []
+    counts: list[int] = []
 
     def batch(frame: DataFrame, number: int) -> None:
-        seen.append(frame.count())
+        counts.append(frame.count())
 
     query = distinct.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path)).start()
-    while len(seen) < 3:
+    while len(counts) < 3:
         assert not query.awaitTermination(1)
     query.stop()
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}

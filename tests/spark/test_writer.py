@@ -57,16 +57,16 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def to(df: DataFrame, queue: Queue, **options: Any) -> DataFrameWriter:
-    given = {"queue": queue.name, "endpointUrl": queue.client.endpoint, "region": "us-east-1"} | options
-    return df.write.format("sqs").mode("append").options(**given)
+    options = {"queue": queue.name, "endpointUrl": queue.client.endpoint, "region": "us-east-1"} | options
+    return df.write.format("sqs").mode("append").options(**options)
 
 
 def all_of(queue: Queue) -> list[Received]:
-    found: list[Received] = []
+    messages: list[Received] = []
     while received := queue.receive(10, 0, visibility=600):
-        found += received
+        messages += received
         queue.delete([message.receipt for message in received])
-    return found
+    return messages
 
 
 def key_of(message: Received) -> str:
@@ -77,8 +77,8 @@ def write(
     client: Client, table: pa.Table, queue: str = "orders", scope: str = "job", **options: str
 ) -> writer_datasource.TaskResult:
     """What one task does with the rows of `table`, without a Spark around it."""
-    given = {"queue": queue, "endpointUrl": client.endpoint, "region": "us-east-1"} | options
-    writer = writer_datasource.writer(given, from_arrow_schema(table.schema))
+    options = {"queue": queue, "endpointUrl": client.endpoint, "region": "us-east-1"} | options
+    writer = writer_datasource.writer(options, from_arrow_schema(table.schema))
     return writer.send(iter(table.to_batches(max_chunksize=7)), scope, 0)
 
 
@@ -96,9 +96,9 @@ def test_every_row_becomes_one_message(session: SparkSession, client: Client) ->
         "concat('order ', id) AS body", "map('n', string(id)) AS attributes", "concat('k', id) AS key"
     )
     to(df.repartition(3), queue).save()
-    found = {message.body: message for message in all_of(queue)}
-    assert sorted(found) == sorted(f"order {place}" for place in range(257))
-    attributes = {name: value.value for name, value in found["order 7"].attributes.items()}
+    messages = {message.body: message for message in all_of(queue)}
+    assert sorted(messages) == sorted(f"order {place}" for place in range(257))
+    attributes = {name: value.value for name, value in messages["order 7"].attributes.items()}
     assert attributes == {"n": "7", "idempotency-key": "k7"}
 
 
@@ -167,9 +167,9 @@ def test_a_wrong_option_or_column_is_named_before_anything_is_sent(
 ) -> None:
     client.create_queue("orders")
     client.create_queue("orders.fifo")
-    given = {"queue": "orders", "endpointUrl": client.endpoint, "region": "us-east-1"} | options
+    options = {"queue": "orders", "endpointUrl": client.endpoint, "region": "us-east-1"} | options
     with pytest.raises(SemelError) as raised:
-        writer_datasource.writer(given, ddl(columns))
+        writer_datasource.writer(options, ddl(columns))
     assert says in str(raised.value)
 
 
@@ -209,7 +209,8 @@ def test_rows_that_cannot_be_sent_are_put_aside_with_their_reason_once(client: C
         ],
     }
     rows["attributes"] = pa.array(
-        [None if one is None else list(one.items()) for one in rows["attributes"]], pa.map_(pa.string(), pa.string())
+        [None if attributes is None else list(attributes.items()) for attributes in rows["attributes"]],
+        pa.map_(pa.string(), pa.string()),
     )
     for _ in range(2):  # the second time is a task that is run again
         sent = write(client, pa.table(rows), oversized="reject", rejects=str(tmp_path))
@@ -289,12 +290,12 @@ def test_an_sqs_that_does_not_answer_is_an_outage() -> None:
 
 
 def test_missing_permissions_and_queues_are_errors_with_the_way_out(broker: EmbeddedBroker) -> None:
-    with gatekeeper(broker) as gate, Client(gate.url, "us-east-1", access_key="x", secret_key="y") as client:
+    with gatekeeper(broker) as iam, Client(iam.url, "us-east-1", access_key="x", secret_key="y") as client:
         queue = client.create_queue("orders")
-        gate.refused.add("SendMessageBatch")
+        iam.refused.add("SendMessageBatch")
         with pytest.raises(SendPermissionDenied, match=r"cannot be sent to orders.*permission sqs:SendMessage on it"):
             send(queue)
-        gate.refused.clear()
+        iam.refused.clear()
         queue.drop()
         with pytest.raises(SendError, match=r"cannot be sent to orders.*semel queues create orders") as raised:
             send(queue)
@@ -303,9 +304,9 @@ def test_missing_permissions_and_queues_are_errors_with_the_way_out(broker: Embe
 
 
 def test_a_queue_that_is_not_there_is_an_error_of_the_driver_with_the_way_out(client: Client) -> None:
-    given = {"queue": "nowhere", "endpointUrl": client.endpoint, "region": "us-east-1"}
+    options = {"queue": "nowhere", "endpointUrl": client.endpoint, "region": "us-east-1"}
     with pytest.raises(SendError, match=r"cannot be sent to nowhere.*semel queues create nowhere"):
-        writer_datasource.writer(given, ddl("body STRING"))
+        writer_datasource.writer(options, ddl("body STRING"))
 
 
 # Ids.
@@ -356,10 +357,10 @@ def test_a_task_that_fails_and_is_retried_sends_nothing_twice_to_a_fifo_queue(
     write = to(df.mapInArrow(failing_once, df.schema), queue)
     write.save()  # Spark retries the task
     assert Path(flag).exists()
-    found = all_of(queue)
-    assert sorted(message.body for message in found) == sorted(f"order {place}" for place in range(60))
+    messages = all_of(queue)
+    assert sorted(message.body for message in messages) == sorted(f"order {place}" for place in range(60))
     for group in ("g0", "g1", "g2"):
-        numbers = [int(message.body.removeprefix("order ")) for message in found if message.group == group]
+        numbers = [int(message.body.removeprefix("order ")) for message in messages if message.group == group]
         assert numbers == sorted(numbers)
 
 
@@ -386,7 +387,7 @@ def test_a_replayed_batch_sends_nothing_twice_to_a_fifo_queue_and_the_same_keys_
         (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
         last.unlink()
 
-    found: dict[str, list[Received]] = {}
+    messages: dict[str, list[Received]] = {}
     for batch in range(2):  # equal rows in two batches are two messages each
         lines = [json.dumps({"body": f"order {place % 4}", "group_id": "g"}) for place in range(8)]
         (tmp_path / "in" / f"{batch}.json").write_text("\n".join(lines))
@@ -394,10 +395,10 @@ def test_a_replayed_batch_sends_nothing_twice_to_a_fifo_queue_and_the_same_keys_
             run(queue, tmp_path / queue.name)
             forget_last(tmp_path / queue.name)
             run(queue, tmp_path / queue.name)
-            found.setdefault(queue.name, []).extend(all_of(queue))
-    assert len(found["orders.fifo"]) == 16
-    assert len(found["orders"]) == 32
-    assert len({key_of(message) for message in found["orders"]}) == 16
+            messages.setdefault(queue.name, []).extend(all_of(queue))
+    assert len(messages["orders.fifo"]) == 16
+    assert len(messages["orders"]) == 32
+    assert len({key_of(message) for message in messages["orders"]}) == 16
 
 
 def test_nothing_more_is_sent_after_a_failure(client: Client) -> None:
@@ -494,7 +495,7 @@ def test_rows_that_the_queue_would_refuse_are_told_beforehand(client: Client, tm
         ORDERS,
     )
     odd = out.writer(MicroBatch("p" * 32, 1)).invalid_rows(rows)
-    assert [(one.row, one.field, one.reason.split(";")[0]) for one in odd] == [
+    assert [(invalid_row.row, invalid_row.field, invalid_row.reason.split(";")[0]) for invalid_row in odd] == [
         (1, "_message_id", "its group is null"),
         (2, "_message_id", f"it has {1_024 + 53} bytes with its attributes"),
     ]
