@@ -392,4 +392,4 @@ def consumer_world(choices: Choices, store: Store = Store()) -> Outcome:  # noqa
         "records refused": world.observer.zombies,
         "duplicates": world.observer.duplicates,
     }
-    return Outcome(world.simulator.timeline, world.simulator.violations, choices.taken, facts)
+    return Outcome(world.simulator.timeline, world.simulator.violations, choices.decisions, facts)
