@@ -74,8 +74,8 @@ class InSql(Effects):
 
     def all(self) -> list[Effect]:
         with self._ledger.transaction() as tx:
-            found = tx.execute(f"SELECT id, fence FROM {self._table} ORDER BY id, fence").fetchall()
-        return [(key, fence) for key, fence in found]
+            rows = tx.execute(f"SELECT id, fence FROM {self._table} ORDER BY id, fence").fetchall()
+        return [(key, fence) for key, fence in rows]
 
 
 class InDynamo(Effects):

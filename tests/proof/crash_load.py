@@ -19,7 +19,7 @@ from random import Random
 from time import monotonic, sleep
 from typing import IO, Any, Final
 
-from crash_witness import Hold, Letter, Witness
+from crash_witness import Hold, Message, Witness
 
 STANDARD, FIFO, WORK, DEAD = "plain", "ordered.fifo", "work", "work-dead"
 ACCOUNT: Final = "000000000000"
@@ -106,14 +106,14 @@ class Wire:
 
     def peek(self, queue: str) -> list[dict[str, Any]]:
         """Every message of a queue."""
-        found: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         after: int | None = 0
         while after is not None:
             target = f"/_semel/queues/{queue}/messages?limit=1000&after={after}"
             page = json.loads(self._exchange(f"GET {target} HTTP/1.1\r\n", b"")[1])
-            found += page["Messages"]
+            messages += page["Messages"]
             after = page.get("Next")
-        return found
+        return messages
 
     def _exchange(self, head: str, body: bytes) -> tuple[int, bytes]:
         head += f"Host: {self._host}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -158,25 +158,25 @@ class Worker:
         self.tally[operation] += 1
         return answer
 
-    def send(self, wire: Wire, letters: Sequence[Letter]) -> None:
-        """One SendMessage or one SendMessageBatch; FIFO letters carry their body as dedup id."""
-        queue = letters[0].queue
+    def send(self, wire: Wire, messages: Sequence[Message]) -> None:
+        """One SendMessage or one SendMessageBatch; FIFO messages carry their body as dedup id."""
+        queue = messages[0].queue
         entries = [
-            {"MessageBody": letter.body}
+            {"MessageBody": message.body}
             | (
-                {"MessageGroupId": letter.group, "MessageDeduplicationId": letter.body.replace(" ", "-")}
-                if letter.group
+                {"MessageGroupId": message.group, "MessageDeduplicationId": message.body.replace(" ", "-")}
+                if message.group
                 else {}
             )
-            for letter in letters
+            for message in messages
         ]
-        if len(letters) == 1:
+        if len(messages) == 1:
             answers = [self.call(wire, "SendMessage", queue, **entries[0])]
         else:
             numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
             answers = self.call(wire, "SendMessageBatch", queue, Entries=numbered)["Successful"]
-        for letter, answer in zip(letters, answers, strict=True):
-            self.witness.sent(letter, answer)
+        for message, answer in zip(messages, answers, strict=True):
+            self.witness.sent(message, answer)
 
     def receive(self, wire: Wire, queue: str, most: int = 10) -> list[Hold]:
         asked = monotonic()
@@ -239,7 +239,7 @@ class FifoProducer(Worker):
     def __init__(self, witness: Witness, rng: Random, tally: Counter[str], groups: Sequence[str]) -> None:
         super().__init__(witness, rng, tally)
         self._groups = groups
-        self._unanswered: list[Letter] = []
+        self._unanswered: list[Message] = []
 
     def step(self, wire: Wire) -> None:
         if self._unanswered:
@@ -278,12 +278,12 @@ class Consumer(Worker):
         if holds[:share]:
             self.delete(wire, holds[:share])
         for hold in holds[share:]:
-            fate = self.rng.random()
-            if fate < 0.4:
+            chance = self.rng.random()
+            if chance < 0.4:
                 self.delete(wire, [hold])
-            elif fate < 0.6:
+            elif chance < 0.6:
                 self.hide(wire, hold, 0)
-            elif fate < 0.9:
+            elif chance < 0.9:
                 self.kept.append(hold)
                 self.hide(wire, hold, _KEPT)
         while len(self.kept) > (1 if self._queue == FIFO else 6):

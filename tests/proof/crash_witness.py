@@ -39,7 +39,7 @@ class Promise(StrEnum):
 
 
 @dataclass(eq=False, slots=True)
-class Letter:
+class Message:
     """One message, by its body."""
 
     body: str
@@ -57,7 +57,7 @@ class Letter:
 class Hold:
     """One delivery of a message, which surely hides it until `until`."""
 
-    letter: Letter
+    message: Message
     queue: str
     handle: str
     message_id: str
@@ -69,9 +69,9 @@ class Witness:
 
     def __init__(self) -> None:
         self.complaints: dict[Promise, list[str]] = defaultdict(list)
-        self.letters: dict[str, Letter] = {}
+        self.messages: dict[str, Message] = {}
         self.alive: Counter[str] = Counter()  # messages not deleted yet, by the queue they were sent to
-        self._groups: dict[str, list[Letter]] = defaultdict(list)
+        self._groups: dict[str, list[Message]] = defaultdict(list)
         self._surely_gone: dict[str, int] = defaultdict(int)  # of each group, so many from its start
         self._receives: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by message id
         self._holds: dict[str, Hold] = {}  # the newest, by message id
@@ -84,79 +84,79 @@ class Witness:
 
     # Sending.
 
-    def write(self, queue: str, group: str | None = None) -> Letter:
+    def write(self, queue: str, group: str | None = None) -> Message:
         """A new message, which a client is about to send."""
         with self._lock:
-            letter = Letter(f"{queue} {len(self.letters)}", queue, group, exceeds=self._highest_sequence)
+            message = Message(f"{queue} {len(self.messages)}", queue, group, exceeds=self._highest_sequence)
             if group is not None:
-                letter.number = len(self._groups[group])
-                letter.body = f"{group} {letter.number}"
-                self._groups[group].append(letter)
-            self.letters[letter.body] = letter
+                message.number = len(self._groups[group])
+                message.body = f"{group} {message.number}"
+                self._groups[group].append(message)
+            self.messages[message.body] = message
             self.alive[queue] += 1
-            return letter
+            return message
 
-    def sent(self, letter: Letter, answer: Shown) -> None:
+    def sent(self, message: Message, answer: Shown) -> None:
         message_id, sequence = answer["MessageId"], int(answer.get("SequenceNumber", 0))
         with self._lock:
-            if letter.message_id is not None:
-                if (letter.message_id, letter.sequence) != (message_id, sequence):
-                    first = f"{letter.message_id}/{letter.sequence}"
-                    self.complain(Promise.DEDUP, f"{letter.body}: {first} first, then {message_id}/{sequence}")
+            if message.message_id is not None:
+                if (message.message_id, message.sequence) != (message_id, sequence):
+                    first = f"{message.message_id}/{message.sequence}"
+                    self.complain(Promise.DEDUP, f"{message.body}: {first} first, then {message_id}/{sequence}")
                 return
-            letter.message_id, letter.sequence = message_id, sequence
-            if letter.group is not None:
-                before = self._groups[letter.group][letter.number - 1].sequence if letter.number else 0
-                if sequence <= max(before, letter.exceeds):
-                    self.complain(Promise.SEQUENCE, f"{letter.body}: {sequence} after {max(before, letter.exceeds)}")
+            message.message_id, message.sequence = message_id, sequence
+            if message.group is not None:
+                before = self._groups[message.group][message.number - 1].sequence if message.number else 0
+                if sequence <= max(before, message.exceeds):
+                    self.complain(Promise.SEQUENCE, f"{message.body}: {sequence} after {max(before, message.exceeds)}")
                 self._highest_sequence = max(self._highest_sequence, sequence)
 
     # Receiving.
 
-    def received(self, queue: str, messages: Iterable[Shown], asked: float, visibility: float) -> list[Hold]:
+    def received(self, queue: str, deliveries: Iterable[Shown], asked: float, visibility: float) -> list[Hold]:
         """What a receive that was asked for at `asked` has brought."""
         now = monotonic()
         with self._lock:
             holds: list[Hold] = []
-            for message in messages:
-                letter = self.letters[message["Body"]]
-                self._check_delivery(letter, message, asked, now)
-                self._check_order(letter, [hold.letter for hold in holds], now)
-                hold = Hold(letter, queue, message["ReceiptHandle"], message["MessageId"], asked + visibility)
+            for delivery in deliveries:
+                message = self.messages[delivery["Body"]]
+                self._check_delivery(message, delivery, asked, now)
+                self._check_order(message, [hold.message for hold in holds], now)
+                hold = Hold(message, queue, delivery["ReceiptHandle"], delivery["MessageId"], asked + visibility)
                 self._holds[hold.message_id] = hold
                 holds.append(hold)
             return holds
 
-    def _check_delivery(self, letter: Letter, message: Shown, asked: float, now: float) -> None:
-        message_id, count = message["MessageId"], int(message["Attributes"]["ApproximateReceiveCount"])
-        if letter.gone < asked:
-            self.complain(Promise.KEEPS_DELETES, f"{letter.body} was received after its delete was acknowledged")
-        earlier = max((seen for at, seen in self._receives[message_id] if at < asked), default=0)
+    def _check_delivery(self, message: Message, delivery: Shown, asked: float, now: float) -> None:
+        message_id, count = delivery["MessageId"], int(delivery["Attributes"]["ApproximateReceiveCount"])
+        if message.gone < asked:
+            self.complain(Promise.KEEPS_DELETES, f"{message.body} was received after its delete was acknowledged")
+        earlier = max((number for at, number in self._receives[message_id] if at < asked), default=0)
         if count <= earlier:
-            self.complain(Promise.COUNTS_RECEIVES, f"{letter.body}: receive {count} after receive {earlier}")
+            self.complain(Promise.COUNTS_RECEIVES, f"{message.body}: receive {count} after receive {earlier}")
         self._receives[message_id].append((now, count))
         hold = self._holds.get(message_id)
         if hold is not None and hold.until - _TICK > now:
-            self.complain(Promise.HIDES, f"{letter.body} was received {hold.until - now:.3f} s before its time")
+            self.complain(Promise.HIDES, f"{message.body} was received {hold.until - now:.3f} s before its time")
 
-    def _check_order(self, letter: Letter, before: list[Letter], now: float) -> None:
+    def _check_order(self, message: Message, before: list[Message], now: float) -> None:
         """Whatever stands before a message in its group is deleted, or was received just before it."""
-        if letter.group is None:
+        if message.group is None:
             return
-        group, start = self._groups[letter.group], self._surely_gone[letter.group]
+        group, start = self._groups[message.group], self._surely_gone[message.group]
         while start < len(group) and group[start].gone < inf:
             start += 1
-        self._surely_gone[letter.group] = start
-        for other in group[start : letter.number]:
+        self._surely_gone[message.group] = start
+        for other in group[start : message.number]:
             if not other.asks and other.gone > now and other not in before:
-                self.complain(Promise.ORDER, f"{letter.body} was received before {other.body}")
+                self.complain(Promise.ORDER, f"{message.body} was received before {other.body}")
 
-    # Settling.
+    # Deleting and hiding.
 
     def deleting(self, hold: Hold) -> float:
         ask = monotonic()
         with self._lock:
-            hold.letter.asks.append(ask)
+            hold.message.asks.append(ask)
         return ask
 
     def deleted(self, hold: Hold) -> None:
@@ -164,11 +164,11 @@ class Witness:
         with self._lock:
             now = monotonic()
             if now < hold.until:
-                self._bury(hold.letter, now)
+                self._mark_gone(hold.message, now)
 
     def not_deleted(self, hold: Hold, ask: float) -> None:
         with self._lock:
-            hold.letter.asks.remove(ask)
+            hold.message.asks.remove(ask)
 
     def hiding(self, hold: Hold, seconds: float) -> tuple[float, float]:
         """The hold's end may change now: it surely lasts no longer than both the old end and the new one."""
@@ -189,52 +189,52 @@ class Witness:
         wrong: dict[str, Promise] = {}
         copies: dict[str, list[Shown]] = defaultdict(list)
         for queue, messages in peeked.items():
-            for message in messages:
-                letter = self.letters.get(message["Body"])
-                if letter is None or letter.queue != homes[queue]:
-                    wrong[f"{message['Body']} is in {queue}"] = Promise.ONE_COPY
+            for copy in messages:
+                message = self.messages.get(copy["Body"])
+                if message is None or message.queue != homes[queue]:
+                    wrong[f"{copy['Body']} is in {queue}"] = Promise.ONE_COPY
                     continue
-                copies[letter.body].append(message)
-                wrong |= self._check_lying(letter, message)
-        for letter in self.letters.values():
-            there = len(copies[letter.body])
+                copies[message.body].append(copy)
+                wrong |= self._check_lying(message, copy)
+        for message in self.messages.values():
+            there = len(copies[message.body])
             if there > 1:
-                wrong[f"{letter.body} is there {there} times"] = Promise.DEDUP if letter.group else Promise.ONE_COPY
-            if there and letter.gone < inf:
-                wrong[f"{letter.body} is there after its delete was acknowledged"] = Promise.KEEPS_DELETES
-            if not there and letter.message_id and not letter.asks and letter.gone == inf:
-                wrong[f"{letter.body} was acknowledged and is not there"] = Promise.KEEPS_SENDS
+                wrong[f"{message.body} is there {there} times"] = Promise.DEDUP if message.group else Promise.ONE_COPY
+            if there and message.gone < inf:
+                wrong[f"{message.body} is there after its delete was acknowledged"] = Promise.KEEPS_DELETES
+            if not there and message.message_id and not message.asks and message.gone == inf:
+                wrong[f"{message.body} was acknowledged and is not there"] = Promise.KEEPS_SENDS
         return wrong
 
-    def _check_lying(self, letter: Letter, message: Shown) -> dict[str, Promise]:
+    def _check_lying(self, message: Message, copy: Shown) -> dict[str, Promise]:
         wrong: dict[str, Promise] = {}
-        message_id, attributes = message["MessageId"], message["Attributes"]
-        if letter.group and letter.message_id and letter.message_id != message_id:
-            wrong[f"{letter.body} is there as {message_id}, not as {letter.message_id}"] = Promise.DEDUP
-        if letter.sequence and int(attributes["SequenceNumber"]) != letter.sequence:
-            wrong[f"{letter.body} has another sequence number than it was given"] = Promise.SEQUENCE
-        count, seen = int(attributes["ApproximateReceiveCount"]), self._receives.get(message_id, [])
-        if count < max((number for _, number in seen), default=0):
-            wrong[f"{letter.body} has {count} receives, fewer than were answered"] = Promise.COUNTS_RECEIVES
+        message_id, attributes = copy["MessageId"], copy["Attributes"]
+        if message.group and message.message_id and message.message_id != message_id:
+            wrong[f"{message.body} is there as {message_id}, not as {message.message_id}"] = Promise.DEDUP
+        if message.sequence and int(attributes["SequenceNumber"]) != message.sequence:
+            wrong[f"{message.body} has another sequence number than it was given"] = Promise.SEQUENCE
+        count, receives = int(attributes["ApproximateReceiveCount"]), self._receives.get(message_id, [])
+        if count < max((number for _, number in receives), default=0):
+            wrong[f"{message.body} has {count} receives, fewer than were answered"] = Promise.COUNTS_RECEIVES
         hold = self._holds.get(message_id)
-        if hold is not None and hold.until > monotonic() + _BLINK and message["State"] != "in_flight":
-            wrong[f"{letter.body} is {message['State']} while it should be hidden"] = Promise.HIDES
+        if hold is not None and hold.until > monotonic() + _BLINK and copy["State"] != "in_flight":
+            wrong[f"{message.body} is {copy['State']} while it should be hidden"] = Promise.HIDES
         return wrong
 
     def learn(self, peeked: Mapping[str, list[dict[str, Any]]]) -> None:
         """After a look that found nothing wrong: what was open is decided by what is there and what is not."""
-        there = {message["Body"] for messages in peeked.values() for message in messages}
+        there = {copy["Body"] for messages in peeked.values() for copy in messages}
         now = monotonic()
-        for letter in self.letters.values():
-            if letter.body in there:
-                letter.asks.clear()
-            elif letter.gone == inf and (letter.message_id or letter.group is None):
-                self._bury(letter, now)
+        for message in self.messages.values():
+            if message.body in there:
+                message.asks.clear()
+            elif message.gone == inf and (message.message_id or message.group is None):
+                self._mark_gone(message, now)
 
-    def _bury(self, letter: Letter, now: float) -> None:
-        if letter.gone == inf:
-            letter.gone = now
-            self.alive[letter.queue] -= 1
+    def _mark_gone(self, message: Message, now: float) -> None:
+        if message.gone == inf:
+            message.gone = now
+            self.alive[message.queue] -= 1
 
     def see_moves(self, tasks: Iterable[Shown]) -> bool:
         """Checks a list of move tasks against the one before. True if one is running."""
@@ -255,5 +255,5 @@ class Witness:
     def moved(self) -> int:
         return sum(moved for _, moved in self._moved.values())
 
-    def acknowledged(self, group: str) -> list[Letter]:
-        return [letter for letter in list(self._groups[group]) if letter.message_id]
+    def acknowledged(self, group: str) -> list[Message]:
+        return [message for message in list(self._groups[group]) if message.message_id]

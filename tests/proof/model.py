@@ -282,22 +282,22 @@ class Model:
     def fifo_choice(self, queue: Queue, limit: int, now: int) -> tuple[list[Message], list[Message]]:
         """What a receive from a FIFO queue hands out, and what becomes a dead letter on the way."""
         handed: list[Message] = []
-        buried: list[Message] = []
+        dead_letters: list[Message] = []
         group: str | None = None
         while len(handed) < limit:
             # What has left makes room within the look-ahead. The group that was begun goes on first.
-            left = replace(queue, messages=[message for message in queue.messages if message not in buried])
-            found = [message for message in left.receivable(now) if message not in handed]
-            found.sort(key=lambda message: message.group != group)
-            if not found:
+            left = replace(queue, messages=[message for message in queue.messages if message not in dead_letters])
+            candidates = [message for message in left.receivable(now) if message not in handed]
+            candidates.sort(key=lambda message: message.group != group)
+            if not candidates:
                 break
-            for message in found[: limit - len(handed)]:
+            for message in candidates[: limit - len(handed)]:
                 group = message.group
-                (buried if self.exhausted(queue, message) else handed).append(message)
-        return handed, buried
+                (dead_letters if self.exhausted(queue, message) else handed).append(message)
+        return handed, dead_letters
 
     def check_standard_choice(
-        self, queue: Queue, limit: int, handed: list[Message], buried: list[Message], now: int
+        self, queue: Queue, limit: int, handed: list[Message], dead_letters: list[Message], now: int
     ) -> None:
         """As many as there are, each once, in any order; but older ones first among those without a group."""
         visible = queue.receivable(now)
@@ -306,8 +306,8 @@ class Model:
         assert len(handed) == min(limit, len(fresh))
         assert len(set(handed)) == len(handed)
         assert all(message in fresh for message in handed)
-        assert all(message in spent for message in buried)
-        assert len(handed) == limit or len(buried) == len(spent)
+        assert all(message in spent for message in dead_letters)
+        assert len(handed) == limit or len(dead_letters) == len(spent)
         if any(message.group is not None for message in visible):
             return  # fairness between tenants decides [41]
         for left_out in fresh:
@@ -324,11 +324,11 @@ class Model:
         if message.receives >= BACK_OF_THE_QUEUE:
             message.behind = self.serial
 
-    def bury(self, queue: Queue, message: Message, now: int) -> None:
+    def dead_letter(self, queue: Queue, message: Message, now: int) -> None:
         """Makes it a dead letter [19, 20, 24, 25]."""
         assert queue.redrive is not None
         self.remove(queue, message)
-        letter = Message(
+        dlq_message = Message(
             self.next_number(),
             message.body,
             message.tag,
@@ -342,7 +342,7 @@ class Model:
             prior=message.prior + message.receives,
             first_received=message.first_received,
         )
-        self.queues[queue.redrive.target].messages.append(letter)
+        self.queues[queue.redrive.target].messages.append(dlq_message)
 
     def replay(self, queue: Queue, attempt: str, now: int) -> list[Message]:
         """The messages that this attempt id was answered with, if it is to be answered so again [39]."""

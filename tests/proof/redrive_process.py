@@ -58,6 +58,6 @@ def redriver(
 
 def main(url: str, plan: str, admitted: bool, ahead: float, point: str, nth: int) -> None:
     with client_for(url, admitted=admitted) as client:
-        given = json.loads(plan)
-        run = redriver(client, given, admitted=admitted, ahead=ahead, crash=killer(point, nth)).run
-        Job("redrive", given["queue"]).run(run)
+        fields = json.loads(plan)
+        run = redriver(client, fields, admitted=admitted, ahead=ahead, crash=killer(point, nth)).run
+        Job("redrive", fields["queue"]).run(run)

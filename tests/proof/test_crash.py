@@ -125,21 +125,21 @@ class Ordeal:
         return Process(self._data, self._log)
 
     def _workers(self) -> list[Worker]:
-        def told() -> tuple[Witness, Random, Counter[str]]:
+        def arguments() -> tuple[Witness, Random, Counter[str]]:
             return self._witness, Random(self._rng.random()), self._tally
 
         return [
-            Producer(*told()),
-            Producer(*told()),
-            FifoProducer(*told(), list("abcdef")),
-            FifoProducer(*told(), list("ghijkl")),
-            Consumer(*told(), STANDARD),
-            Consumer(*told(), STANDARD),
-            Consumer(*told(), FIFO),
-            Consumer(*told(), FIFO),
-            WorkProducer(*told()),
-            WorkConsumer(*told()),
-            Mover(*told()),
+            Producer(*arguments()),
+            Producer(*arguments()),
+            FifoProducer(*arguments(), list("abcdef")),
+            FifoProducer(*arguments(), list("ghijkl")),
+            Consumer(*arguments(), STANDARD),
+            Consumer(*arguments(), STANDARD),
+            Consumer(*arguments(), FIFO),
+            Consumer(*arguments(), FIFO),
+            WorkProducer(*arguments()),
+            WorkConsumer(*arguments()),
+            Mover(*arguments()),
         ]
 
     def _look(self, broker: Process) -> None:
@@ -210,8 +210,8 @@ def _fill_the_dedup_window(wire: Wire) -> None:
 
 
 def _counts(wire: Wire, queue: str) -> Counter[str]:
-    found = wire.call("GetQueueAttributes", queue, AttributeNames=list(_COUNTS))["Attributes"]
-    return Counter({state: int(found[name]) for name, state in _COUNTS.items()})
+    attributes = wire.call("GetQueueAttributes", queue, AttributeNames=list(_COUNTS))["Attributes"]
+    return Counter({state: int(attributes[name]) for name, state in _COUNTS.items()})
 
 
 def test_the_broker_was_killed_and_said_nothing_untoward(aftermath: Aftermath) -> None:

@@ -67,15 +67,15 @@ def case(request: pytest.FixtureRequest, sqs_broker: EmbeddedBroker) -> Iterator
     name, mode = request.param
     store = STORES[name](request)
     with place_of(sqs_broker, store.open) as place:
-        with contextlib.closing(Case(place, store, mode, effects_of(store, mode, place.ledger))) as found:
+        with contextlib.closing(Case(place, store, mode, effects_of(store, mode, place.ledger))) as case:
             place.queue("orders", dlq="dead", MessageRetentionPeriod=14 * DAY)
             place.send({"id": 7})
-            yield found
+            yield case
     store.drop()
 
 
 def test_every_row_has_its_test() -> None:
-    tested = {found[1] for name in globals() if (found := re.match(r"test_row_(\d+[ab]?)_", name))}
+    tested = {match[1] for name in globals() if (match := re.match(r"test_row_(\d+[ab]?)_", name))}
     assert tested == set(ROWS)
 
 
@@ -295,19 +295,19 @@ def test_row_7b_work_whose_handle_has_become_invalid_goes_on_and_its_lease_keeps
     place = case.place
     place.queue("orders.fifo")
     place.send({"id": 7}, "orders.fifo")
-    told: list[bool] = []
+    losses: list[bool] = []
 
     def work_while_it_is_taken_away(ctx: Context) -> None:
         place.client.queue("orders.fifo").change_visibility([(ctx.message.receipt, 0)])
         for _ in range(8):
             place.clock.advance(LEASE / 3)
             worker.worker.beat()
-        told.append(ctx.lost.is_set())
+        losses.append(ctx.lost.is_set())
         case.worker(queue="orders.fifo").drain()
 
     worker = case.worker(queue="orders.fifo", before=work_while_it_is_taken_away)
     worker.drain()
-    assert told == [False]
+    assert losses == [False]
     assert worker.consumer("orders.fifo").metrics.heartbeat_lost.count == 1
     place.clock.advance(LEASE + 2)
     case.worker(queue="orders.fifo").drain()

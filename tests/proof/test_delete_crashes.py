@@ -42,8 +42,8 @@ def processes() -> Any:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as found:
-        yield found
+    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as place:
+        yield place
 
 
 class Case:
@@ -65,9 +65,9 @@ class Case:
         place.client.queue(self.dead).send_many(entries)
         place.clock.advance(1)
 
-    def dies(self, work: Callable[..., None], *given: Any) -> bool:
+    def dies(self, work: Callable[..., None], *arguments: Any) -> bool:
         """Runs it in a process of its own; whether it was killed there."""
-        process = self._processes.Process(target=work, args=given)
+        process = self._processes.Process(target=work, args=arguments)
         process.start()
         process.join(60)
         assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
@@ -139,8 +139,8 @@ def test_a_restore_that_is_killed_loses_nothing_and_what_comes_twice_is_done_onc
     assert not case.delete("all.jsonl", *NOWHERE)
     assert case.restore("all.jsonl", point, nth)
     assert not case.restore("all.jsonl", *NOWHERE)
-    found = Counter(case.in_queue())
-    assert set(found) == set(range(COUNT))
+    copies = Counter(case.in_queue())
+    assert set(copies) == set(range(COUNT))
     # SQS takes a FIFO message once; on a Standard queue only the batch that was under way may be there twice.
-    assert sum(found.values()) <= COUNT + (0 if fifo or point == "before_restore_send" else 10)
+    assert sum(copies.values()) <= COUNT + (0 if fifo or point == "before_restore_send" else 10)
     assert case.worked_off() == Counter(dict.fromkeys(range(COUNT), 1))

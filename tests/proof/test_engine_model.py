@@ -97,16 +97,26 @@ WEIGHTED: list[str] = []
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def step(weight: int, some: dict[str, Sequence[Any]] | None = None, **one: Sequence[Any]) -> Callable[[F], F]:
+def step(
+    weight: int, list_options: dict[str, Sequence[Any]] | None = None, **options: Sequence[Any]
+) -> Callable[[F], F]:
     """A step of the walk, taken as often as its weight says: traffic, mostly. (Rules of hypothesis have no weights.)
 
-    Its arguments: one of each of `one`, drawn together because a draw is what costs time; a few of each of `some`."""
+    Its arguments: one of each of `options`, drawn together because a draw is what costs time; a few of each of
+    `list_options`."""
 
     def register(function: F) -> F:
         name = function.__name__
-        singles = st.sampled_from([dict(zip(one, values, strict=True)) for values in product(*one.values())])
-        lists = {key: st.lists(st.sampled_from(values), min_size=1, max_size=5) for key, values in (some or {}).items()}
-        STEPS[name] = st.builds(lambda given, listed: (name, given | listed), singles, st.fixed_dictionaries(lists))
+        singles = st.sampled_from([dict(zip(options, values, strict=True)) for values in product(*options.values())])
+        lists = {
+            key: st.lists(st.sampled_from(values), min_size=1, max_size=5)
+            for key, values in (list_options or {}).items()
+        }
+        STEPS[name] = st.builds(
+            lambda single_values, list_values: (name, single_values | list_values),
+            singles,
+            st.fixed_dictionaries(lists),
+        )
         WEIGHTED.extend([name] * weight)
         return function
 
@@ -264,7 +274,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert answer["MessageId"] == message.message_id
         assert answer.get("SequenceNumber") == (str(message.sequence) if queue.fifo else None)
 
-    @step(9, some={"all_parts": ENTRIES}, where=QUEUE, singly=EITHER)
+    @step(9, list_options={"all_parts": ENTRIES}, where=QUEUE, singly=EITHER)
     def send(self, where: int, all_parts: list[Parts], singly: bool) -> None:
         name = self.choose(where)
         if not singly:
@@ -373,19 +383,19 @@ class EngineAndModel(RuleBasedStateMachine):
 
     def received(self, queue: Queue, shown: list[dict[str, Any]], limit: int, visibility: int) -> list[Message]:
         if queue.fifo:
-            handed, buried = self.model.fifo_choice(queue, limit, self.now)
+            handed, dead_letters = self.model.fifo_choice(queue, limit, self.now)
             assert [item["MessageId"] for item in shown] == [message.message_id for message in handed]
             self.check_turns(queue, [message.group or "" for message in handed])
         else:
             here = {message.message_id: message for message in queue.messages}
             handed = [here[item["MessageId"]] for item in shown]
-            buried = self.buried(queue, here)
-            self.model.check_standard_choice(queue, limit, handed, buried, self.now)
+            dead_letters = self.dead_letters(queue, here)
+            self.model.check_standard_choice(queue, limit, handed, dead_letters, self.now)
         for message, item in zip(handed, shown, strict=True):
             self.model.hand_out(queue, message, item["ReceiptHandle"], visibility, self.now)
             self.check_shown(queue, message, item)
-        for message in buried:
-            self.model.bury(queue, message, self.now)
+        for message in dead_letters:
+            self.model.dead_letter(queue, message, self.now)
         return handed
 
     def turns(self, name: str) -> dict[str, int]:
@@ -398,15 +408,15 @@ class EngineAndModel(RuleBasedStateMachine):
         latest = sorted(turns, key=lambda group: turns[group])[len(turns) - len(set(served)) :]
         assert latest == list(dict.fromkeys(served))
 
-    def buried(self, queue: Queue, here: dict[str, Message]) -> list[Message]:
+    def dead_letters(self, queue: Queue, here: dict[str, Message]) -> list[Message]:
         """Those that are in the dead-letter queue now, in the order in which they went there."""
         if queue.redrive is None or queue.redrive.target not in self.model.queues:
             return []
         target = self.engine.store.queues[queue.redrive.target].generation
         self.engine.store.write_out()
         query = f"SELECT {MESSAGE_ID} FROM messages WHERE id >= {target.low} AND id < {target.high} ORDER BY id"
-        letters = [row[0] for row in self.select(query)]
-        return [here[message_id] for message_id in letters if message_id in here]
+        ids = [row[0] for row in self.select(query)]
+        return [here[message_id] for message_id in ids if message_id in here]
 
     def received_again(
         self, queue: Queue, shown: list[dict[str, Any]], messages: list[Message], visibility: int
@@ -469,7 +479,7 @@ class EngineAndModel(RuleBasedStateMachine):
     def messages(self, name: str) -> list[Message]:
         return self.model.queues[name].messages if name in self.model.queues else []
 
-    @step(6, some={"all_which": HANDLES}, where=QUEUE, singly=EITHER)
+    @step(6, list_options={"all_which": HANDLES}, where=QUEUE, singly=EITHER)
     def delete(self, where: int, all_which: list[Which], singly: bool) -> None:
         self.begin()
         name = self.choose_held(where)
@@ -512,7 +522,7 @@ class EngineAndModel(RuleBasedStateMachine):
             answers = by_id(answer)
             assert [answers[i].get("Code") for i in range(len(listed))] == results
 
-    @step(5, some={"wanted": tuple(product(HANDLES, VISIBILITY_CHANGES))}, where=QUEUE, singly=EITHER)
+    @step(5, list_options={"wanted": tuple(product(HANDLES, VISIBILITY_CHANGES))}, where=QUEUE, singly=EITHER)
     def change_visibility(self, where: int, wanted: list[tuple[Which, int]], singly: bool) -> None:
         self.begin()
         name = self.choose_held(where)
@@ -809,18 +819,18 @@ class EngineAndModel(RuleBasedStateMachine):
         for name, queue in self.model.queues.items():
             generation = self.generation(name)
             kept = [row for row in self.rows(generation) if row[2] + queue.retention > self.now]
-            found = {}
+            messages = {}
             for number, message_id, enqueued, _ in kept:
                 state = generation.states.get(number)
                 # A hidden message whose time has come is visible, though nobody has looked yet.
                 kind = 0 if state is None or state.due <= self.now else state.state
-                found[message_id] = STATES[kind], 0 if state is None else state.receives, enqueued
-            assert found == {
+                messages[message_id] = STATES[kind], 0 if state is None else state.receives, enqueued
+            assert messages == {
                 message.message_id: (queue.state(message, self.now), message.receives, message.enqueued)
                 for message in queue.messages
                 if message.enqueued + queue.retention > self.now
             }
-            assert len(found) == len(kept)
+            assert len(messages) == len(kept)
 
     def generation(self, name: str) -> Generation:
         return self.engine.store.queues[name].generation
@@ -871,9 +881,9 @@ class EngineAndModel(RuleBasedStateMachine):
             fifo, heap = generation.fifo, generation.group_heap
             offered = {id(group) for rank, group in heap if group.offered == rank == group.rank(fifo)}
             offered |= {id(group) for group in generation.beyond_look_ahead.values()}
-            for one in generation.groups.values():
-                assert not one.receiving
-                assert one.rank(fifo) is None or id(one) in offered
+            for message_group in generation.groups.values():
+                assert not message_group.receiving
+                assert message_group.rank(fifo) is None or id(message_group) in offered
 
     def no_message_is_in_two_places(self) -> None:
         assert self.select(f"SELECT {MESSAGE_ID} FROM messages GROUP BY 1 HAVING count(*) > 1") == []

@@ -18,10 +18,10 @@ EACH_FAULT = [field for field in batches.Faults._fields if field != "total"]
 @pytest.mark.parametrize("transaction", [False, True], ids=["lease", "transaction"])
 def test_no_interleaving_of_two_workers_breaks_a_rule_or_leaves_a_key_stuck(transaction: bool) -> None:
     faults = claims.Faults(total=suite.effort(fast=2, full=3))
-    found = explore(Claims(transaction=transaction, faults=faults))
-    assert found.violation is None, str(found.violation)
-    assert found.states > 8_000
-    assert found.finals > 100
+    exploration = explore(Claims(transaction=transaction, faults=faults))
+    assert exploration.violation is None, str(exploration.violation)
+    assert exploration.states > 8_000
+    assert exploration.finals > 100
 
 
 @pytest.mark.parametrize("mistake", claims_mutants.MUTANTS)
@@ -36,10 +36,10 @@ def test_no_interleaving_of_two_drivers_loses_or_doubles_a_message(ack: str) -> 
         Batches(Driver(ack), faults=NO_FAULTS, messages=1),
         Batches(Driver(ack), faults=NO_FAULTS, switches=suite.effort(fast=1, full=2)),
     ):
-        found = explore(model, live=False)
-        assert found.violation is None, str(found.violation)
-        assert found.states > 2_000
-        assert found.finals > 100
+        exploration = explore(model, live=False)
+        assert exploration.violation is None, str(exploration.violation)
+        assert exploration.states > 2_000
+        assert exploration.finals > 100
 
 
 @pytest.mark.slow
@@ -49,9 +49,9 @@ def test_no_fault_makes_two_drivers_lose_or_double_a_message(ack: str, fault: st
     """A driver or a task dies, a message comes again, a delete gets no answer, the checkpoint is removed: each at any
     step."""
     faults = NO_FAULTS._replace(**{fault: 1, "total": 1})
-    found = explore(Batches(Driver(ack), faults=faults, switches=1), live=False)
-    assert found.violation is None, str(found.violation)
-    assert found.finals > 100
+    exploration = explore(Batches(Driver(ack), faults=faults, switches=1), live=False)
+    assert exploration.violation is None, str(exploration.violation)
+    assert exploration.finals > 100
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ from semel.sqs.client.messages import wire_attributes
 from semel.sqs.errors import SqsError
 
 GOOD = "a-good-order-3b1f"
-GIVEN = os.environ.get("SEMEL_PROOF_EXAMPLES")
+EXAMPLES = os.environ.get("SEMEL_PROOF_EXAMPLES")
 PROOF = settings(
-    max_examples=int(GIVEN) if GIVEN else suite.effort(fast=30, full=600),
-    derandomize=GIVEN is None,
+    max_examples=int(EXAMPLES) if EXAMPLES else suite.effort(fast=30, full=600),
+    derandomize=EXAMPLES is None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -69,7 +69,7 @@ parts = (
     | nested
 )
 packed_own = st.dictionaries(st.sampled_from([*NAMES, "", "AWS.x", "a..b", "a b"]) | texts, parts, max_size=12)
-packed_letter = st.dictionaries(
+packed_details = st.dictionaries(
     st.sampled_from(own_attributes.DeadLetterDetails.__slots__) | texts, leaves | nested, max_size=8
 )
 odd_texts = st.sampled_from(
@@ -93,7 +93,7 @@ odd_texts = st.sampled_from(
 values = (
     st.tuples(st.sampled_from(["String", "String.json", "Number", "Number.int"]), st.integers().map(str))
     | st.tuples(st.sampled_from(["String", "String.json"]), texts | odd_texts)
-    | st.tuples(st.just("String"), (nested | packed_own | packed_letter).map(lambda value: json.dumps(value)[:20_000]))
+    | st.tuples(st.just("String"), (nested | packed_own | packed_details).map(lambda value: json.dumps(value)[:20_000]))
     | st.tuples(st.sampled_from(["Binary", "Binary.gzip"]), st.binary(min_size=1, max_size=40))
 ).map(lambda pair: Attribute(*pair))
 attributes = st.dictionaries(
@@ -189,10 +189,10 @@ APPS: list[App_] = [by_field, by_default, by_attribute, by_function, by_batch, i
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        found.queue("orders.fifo", dlq="dead.fifo")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        place.queue("orders.fifo", dlq="dead.fifo")
+        yield place
 
 
 def dead_letters(place: Place, queue: str) -> list[str]:
@@ -206,18 +206,18 @@ def dead_letters(place: Place, queue: str) -> list[str]:
         ids.append(dead_letter.original_id)
     source = place.client.queue(queue)
     while received := source.receive(10, 0):
-        for one in received:
-            checked_attributes(_sent_back(one))
-        assert not any(source.delete([one.receipt for one in received]))
+        for delivery in received:
+            checked_attributes(_sent_back(delivery))
+        assert not any(source.delete([delivery.receipt for delivery in received]))
     return ids
 
 
 def _sent_back(received: Received) -> dict[str, Any]:
     message = DeadLetterMessage.of(received, "dead")
-    found = own_attributes.sent_back(
+    attributes_back = own_attributes.sent_back(
         message.attributes, message.body_bytes, key=message.key, message_id=message.id, times=1
     )
-    return wire_attributes(found or {})
+    return wire_attributes(attributes_back or {})
 
 
 @pytest.mark.parametrize("make", APPS)
@@ -266,7 +266,7 @@ def test_whatever_attributes_say_they_can_be_read_and_what_is_made_of_them_can_b
 ) -> None:
     message, own = own_attributes.read(attributes)
     for value in (own, own_attributes.restored(Received("id", "r", "body", {}, attributes)).attributes):
-        assert all(isinstance(one, Attribute) for one in value.values())
+        assert all(isinstance(attribute, Attribute) for attribute in value.values())
     if message is not None:
         assert all(
             isinstance(getattr(message, name), str) for name in ("key", "reason", "error", "message_id", "queue")

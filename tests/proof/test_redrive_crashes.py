@@ -53,8 +53,8 @@ def processes() -> Any:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as found:
-        yield found
+    with running(clock="manual", cooldowns=False) as broker, place_of(broker) as place:
+        yield place
 
 
 class Effects:
@@ -77,20 +77,20 @@ class Effects:
 
 
 def filled(place: Place, *, fifo: bool) -> tuple[Site, list[str], list[str]]:
-    """A dead-letter queue with letters of Semel's and of SQS's own, and some that do not match."""
+    """A dead-letter queue with messages of Semel's and of SQS's own, and some that do not match."""
     for queue in place.client.queues():
         queue.drop()
-    found = Site(place, "", place.client, fifo=fifo)
-    # The first letter is the group. Names of their own, for the ledger knows those of the cases before.
+    site = Site(place, "", place.client, fifo=fifo)
+    # The first character is the group. Names of their own, for the ledger knows those of the cases before.
     case = next(_cases)
     names = [f"{group}{n}/{case}" for n in range(4) for group in "abcde"]
     others = [f"{name}/{case}" for name in ("f0", "g0", "h0")]
-    found.dead_letter(*names[:7])
-    found.moved(*names[7:14])
-    found.dead_letter(*others, error="another story")
-    found.dead_letter(*names[14:])
-    assert len(found.dead_names()) == len(names) + len(others)
-    return found, names, others
+    site.dead_letter(*names[:7])
+    site.moved(*names[7:14])
+    site.dead_letter(*others, error="another story")
+    site.dead_letter(*names[14:])
+    assert len(site.dead_names()) == len(names) + len(others)
+    return site, names, others
 
 
 @pytest.mark.parametrize(

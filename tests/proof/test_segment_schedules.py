@@ -62,7 +62,7 @@ class TaskDied(BaseException):
     """An executor's process is gone; Spark starts the task elsewhere."""
 
 
-class Fate:
+class Killer:
     """Kills at a random call, before or after it took effect. Who is dead makes no further call."""
 
     def __init__(self, random: Random) -> None:
@@ -96,13 +96,13 @@ class World:
 
     def __init__(self, place: Intake, random: Random) -> None:
         self.place, self.random = place, random
-        self.fate = Fate(random)
+        self.killer = Killer(random)
         self.zombies: list[Callable[[], None]] = []
         self.sent = 0
         for name in CALLS:
-            setattr(place.store, name, self.fate.wrap(getattr(place.store, name)))
+            setattr(place.store, name, self.killer.wrap(getattr(place.store, name)))
         for name in ("delete", "receive", "change_visibility"):
-            setattr(place.queue, name, self.fate.wrap(getattr(place.queue, name)))
+            setattr(place.queue, name, self.killer.wrap(getattr(place.queue, name)))
         self._delete = place.queue.delete
         place.queue.delete = self.delete  # type: ignore[method-assign]
 
@@ -123,16 +123,16 @@ class World:
         self.random.shuffle(tasks)
         if tasks and self.random.random() < 0.3:
             self.seal_first(tasks[0])
-        return sorted((given.task, self.tried(given)) for given in tasks)
+        return sorted((assignment.task, self.tried(assignment)) for assignment in tasks)
 
-    def seal_first(self, given: Assignment) -> None:
+    def seal_first(self, assignment: Assignment) -> None:
         """The driver has received something while it waited for messages, and seals it for a task. Meanwhile time
         passes, or an attempt of the task has sealed before it."""
         place, now = self.place, self.place.now
         arrivals = Receiver(
             place.queue,
-            rows=self.random.randint(1, given.rows),
-            size=given.bytes,
+            rows=self.random.randint(1, assignment.rows),
+            size=assignment.bytes,
             until=now() + 10,
             visibility=place.options.visibility,
             threads=1,
@@ -142,30 +142,30 @@ class World:
         ).run()
         place.clock.advance(self.random.choice([0, 0, 5, 100]))
         if self.random.random() < 0.2:
-            list(place.task(given).tables())
-        place.task(given).seal_first(arrivals)
+            list(place.task(assignment).tables())
+        place.task(assignment).seal_first(arrivals)
 
-    def tried(self, given: Assignment) -> list[str]:
+    def tried(self, assignment: Assignment) -> list[str]:
         for left in reversed(range(TRIES)):
-            self.fate.in_task = True
+            self.killer.in_task = True
             try:
-                return self.attempt(given)
+                return self.attempt(assignment)
             except (TaskDied, LogError):
                 if not left:
                     raise
-                self.fate.born_again()
+                self.killer.born_again()
                 self.place.clock.advance(self.random.choice([0, 5, 130]))  # until Spark has noticed
             finally:
-                self.fate.in_task = False
+                self.killer.in_task = False
         raise AssertionError
 
-    def attempt(self, given: Assignment) -> list[str]:
-        task = self.executor(given)
+    def attempt(self, assignment: Assignment) -> list[str]:
+        task = self.executor(assignment)
         chance = self.random.random()
         if chance < 0.1:
             self.fall_asleep(task)
         elif chance < 0.2:
-            self.race(task, self.executor(given))
+            self.race(task, self.executor(assignment))
         return [body for table in task.tables() for body in bodies(table)]
 
     def polling(self, planner: Planner) -> Planner:
@@ -179,9 +179,9 @@ class World:
         planner._waiting = idle  # type: ignore[method-assign]
         return planner
 
-    def executor(self, given: Assignment) -> SourceTask:
+    def executor(self, assignment: Assignment) -> SourceTask:
         """A task on some machine, whose clock is not ours. A few machines have a disk of their own at that path."""
-        task, skew = self.place.task(given), self.random.uniform(-2, 2)
+        task, skew = self.place.task(assignment), self.random.uniform(-2, 2)
         task._clock = lambda: self.place.now() + skew
         if self.random.random() < 0.05:
             task.log = SegmentLog(LocalStore(f"{self.place.store.url}-of-another-machine"))
@@ -230,8 +230,8 @@ class Job:
         self.world, self.planner, self.start, self.end = world, planner, start, end
 
     def run(self, task: SinkTask) -> list[Outcome]:
-        found = self.world.run(self.planner.assignments(self.start, self.end))
-        return [task.run(iter([as_rows(texts)]), number, f"{number}") for number, texts in found]
+        outputs = self.world.run(self.planner.assignments(self.start, self.end))
+        return [task.run(iter([as_rows(texts)]), number, f"{number}") for number, texts in outputs]
 
 
 def as_rows(texts: list[str]) -> pa.RecordBatch:
@@ -256,10 +256,10 @@ class Pipeline(World):
         return Checkpoint(str(self.folder / "checkpoint"))
 
     def sinks(self) -> tuple[Sink, Sink]:
-        found = ParquetSink(str(self.folder / "table")), RejectTable(str(self.folder / "rejects"))
-        found[0].open(ROWS)
-        found[1].open()
-        return found
+        sinks = ParquetSink(str(self.folder / "table")), RejectTable(str(self.folder / "rejects"))
+        sinks[0].open(ROWS)
+        sinks[1].open()
+        return sinks
 
     def opened(self, sinks: Sequence[Sink]) -> Record:
         """As a run does before it starts Spark."""
@@ -294,13 +294,13 @@ class Pipeline(World):
             return True
         except SemelError as error:
             self.refusals.append(error)
-            self.fate.left = None
+            self.killer.left = None
             if "does not see the segment log" not in str(error):  # else it is to be run on other machines
                 self.operator(error)
             return True
         finally:
             self.place = place
-            self.fate.born_again()
+            self.killer.born_again()
             if planner is not None and not killed:
                 planner.stop()
 
@@ -329,9 +329,9 @@ class Pipeline(World):
         """In S3 nothing locks a checkpoint: now and then a second driver runs on it for a while."""
         if self.alone and self.random.random() < 0.05:
             self.alone = False
-            fate, self.fate.left = self.fate.left, None
+            calls_left, self.killer.left = self.killer.left, None
             self.life()
-            self.fate.left, self.alone = fate, True
+            self.killer.left, self.alone = calls_left, True
 
     def operator(self, error: SemelError) -> None:
         """Does what the error says: a reset. What is lost is lost."""
@@ -387,14 +387,14 @@ def test_each_message_is_in_the_table_once_whatever_happens_to_drivers_tasks_and
     monkeypatch.setattr(planner, "WORTH_A_TASK", 4)
     monkeypatch.setattr(micro_batch, "outcomes_of", lambda job, task: job.run(task))
     random = Random(f"{seed} {ack}")
-    with intake(tmp_path / "checkpoint/segments") as found:
-        place = replace(found, options=replace(found.options, threads=1, receivers=3, ack=ack))
+    with intake(tmp_path / "checkpoint/segments") as original:
+        place = replace(original, options=replace(original.options, threads=1, receivers=3, ack=ack))
         world = Pipeline(place, random, tmp_path)
         world.send()
         for _ in range(25):
-            world.fate.left = random.randint(1, 60)
+            world.killer.left = random.randint(1, 60)
             world.life()
-            world.fate.left = None
+            world.killer.left = None
             if random.random() < 0.5:
                 world.wake_zombies()
             world.meddle()

@@ -41,11 +41,11 @@ def orders() -> Iterator[MakeOrders]:
     with ExitStack() as stack:
 
         def made(faults: dict[str, float] | None = None, **how: Any) -> Orders:
-            found = Orders(stack.enter_context(running()), **how)
-            found.send(ORDERS)
+            orders = Orders(stack.enter_context(running()), **how)
+            orders.send(ORDERS)
             for kind, rate in (faults or {}).items():
-                found.broker.faults.set(kind, rate, queue=crashing.QUEUE)
-            return found
+                orders.broker.faults.set(kind, rate, queue=crashing.QUEUE)
+            return orders
 
         yield made
 
@@ -139,19 +139,19 @@ def test_two_pipelines_on_one_queue_have_every_order_once_between_them(
 ) -> None:
     sent = orders(again=TWICE)
     shared = {"dedup": "ledger", "ledger": postgres_server.url, "receivers": 1}
-    one, two = (trial(sent, ParquetFolder(tmp_path / name), name=name, source=shared) for name in ("one", "two"))
-    with two.driver() as lives:
-        one.dies("after-seal", after_batch=1)
+    first, second = (trial(sent, ParquetFolder(tmp_path / name), name=name, source=shared) for name in ("one", "two"))
+    with second.driver() as lives:
+        first.dies("after-seal", after_batch=1)
         # Their visibility ends, and the other one takes over what the dead one had sealed and not recorded.
         crashing.wait_until(lambda: not sent.left(), lives)
-        interrupted = one.committed()
-        with one.driver() as again:
-            crashing.wait_until(lambda: one.committed() > interrupted, lives, again)
+        interrupted = first.committed()
+        with first.driver() as again:
+            crashing.wait_until(lambda: first.committed() > interrupted, lives, again)
             again.stop()
         lives.stop()
-    assert_once(crashing.audited(sent, one.sink, two.sink))
-    assert one.sink.ids()
-    assert two.sink.ids()
+    assert_once(crashing.audited(sent, first.sink, second.sink))
+    assert first.sink.ids()
+    assert second.sink.ids()
 
 
 def flipped(data: bytes, place: int) -> bytes:

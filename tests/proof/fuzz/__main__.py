@@ -91,8 +91,8 @@ def _run(name: str, seconds: int, folder: Path) -> Outcome:
 
 def _problem(printed: str) -> str:
     """The Python exception, or what was printed last."""
-    _, found, exception = printed.partition("=== Uncaught Python exception: ===")
-    lines = exception.partition("\nINFO: Instrumenting")[0].splitlines() if found else printed.splitlines()
+    _, heading, exception = printed.partition("=== Uncaught Python exception: ===")
+    lines = exception.partition("\nINFO: Instrumenting")[0].splitlines() if heading else printed.splitlines()
     return "\n".join(lines[-_SHOWN:])
 
 

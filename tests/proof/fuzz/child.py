@@ -25,8 +25,8 @@ def main(name: str, seconds: int, folder: Path) -> None:
     atheris: Any = import_module("atheris")
     with atheris.instrument_imports(include=["semel"], enable_loader_override=False):
         run = table.target(name)
-    found, failures = folder / "corpus" / name, folder / "failures" / name
-    for place in (found, failures):
+    corpus, failures = folder / "corpus" / name, folder / "failures" / name
+    for place in (corpus, failures):
         place.mkdir(parents=True, exist_ok=True)
     dictionary = folder / f"{name}.dict"
     dictionary.write_text(_dictionary([*ODD, *words(table.seeds(name))]), encoding="ascii")
@@ -43,7 +43,7 @@ def main(name: str, seconds: int, folder: Path) -> None:
     ]
     # The first folder gets the inputs that reach something new.
     folders = [
-        str(found),
+        str(corpus),
         *(str(place / name) for place in (table.CORPUS, table.REGRESSIONS) if (place / name).is_dir()),
     ]
     atheris.Setup([name, *options, *folders], run)

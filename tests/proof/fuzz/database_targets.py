@@ -82,8 +82,8 @@ def _use(ledger: SqliteLedger, *, intact: bool) -> None:
             assert ledger.path in str(error), error
             assert not intact
     if intact:
-        found = ledger.get(KEYS[1:6])
-        assert [entry and entry.status for entry in found] == [Status.DONE] * 4 + [Status.REJECTED]
+        entries = ledger.get(KEYS[1:6])
+        assert [entry and entry.status for entry in entries] == [Status.DONE] * 4 + [Status.REJECTED]
 
 
 @cache
@@ -158,9 +158,9 @@ def _served(engine: Engine, queue: str) -> list[str]:
             messages: list[dict[str, Any]] = orjson.loads(result.json).get("Messages", [])
         except orjson.JSONDecodeError:
             break  # the client refuses the whole answer
-        if not all(isinstance(one.get("Body"), str) for one in messages):
+        if not all(isinstance(message.get("Body"), str) for message in messages):
             break
-        bodies += [one["Body"] for one in messages if _is_taken(one["Body"], one.get("MD5OfBody"))]
+        bodies += [message["Body"] for message in messages if _is_taken(message["Body"], message.get("MD5OfBody"))]
     return bodies
 
 

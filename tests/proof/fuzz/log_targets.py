@@ -72,7 +72,7 @@ def fuzz_attempt_log(data: bytes) -> None:
     versions = [data, *(damaged(data, chance.randbytes(16)) for _ in range(VERSIONS))]
     content = b"\n".join([part for version in versions for part in (GOOD_LINE, version)])
     rows = _rows(content, Kind.LINES, mapping.own())
-    assert sum(found == GOOD_ID and not problem for problem, found in rows) >= len(versions)
+    assert sum(message_id == GOOD_ID and not problem for problem, message_id in rows) >= len(versions)
     lines = [line for line in content.decode("utf-8", "replace").split("\n") if line.strip(" \t\r")]
     assert len(rows) == len(lines), f"{len(rows)} rows of {len(lines)} lines"
 
@@ -131,9 +131,9 @@ def fuzz_metrics_file(data: bytes) -> None:
     path.write_bytes(data)
     notes: list[str] = []
     try:
-        found = metrics.load(str(path), notes=notes)
+        all_series = metrics.load(str(path), notes=notes)
     except DoctorError:
         return
-    values: list[Any] = [point.at for series in found for point in series.points]
+    values: list[Any] = [point.at for series in all_series for point in series.points]
     assert all(isinstance(value, float | int) for value in values)
-    metrics.merge(found)
+    metrics.merge(all_series)

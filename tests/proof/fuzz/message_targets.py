@@ -147,10 +147,10 @@ def fuzz_json_path(data: bytes) -> None:
     assert JsonPath.parse(path.text) == path
     with suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(document)
-        found = path.find(parsed)
-        for step in path.steps if found is not MISSING else ():
+        part = path.find(parsed)
+        for step in path.steps if part is not MISSING else ():
             parsed = parsed[step]
-        assert found is MISSING or found is parsed
+        assert part is MISSING or part is parsed
 
 
 class Colour(enum.Enum):

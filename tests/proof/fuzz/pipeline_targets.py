@@ -38,8 +38,8 @@ def fuzz_ddl(data: bytes) -> None:
         return
     assert fields
     again = ddl.parse(body_schema.ddl(fields))
-    assert [(one.name, one.type, one.nullable) for one in again] == [
-        (one.name, one.type, one.nullable) for one in fields
+    assert [(field.name, field.type, field.nullable) for field in again] == [
+        (field.name, field.type, field.nullable) for field in fields
     ]
     assert body_schema.decode(body_schema.encode(fields)) == fields
 

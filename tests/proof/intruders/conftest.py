@@ -13,15 +13,15 @@ from intruders.targets import Target, Worker
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state")) as found:
-        yield found
+    with shop(tmp_path_factory.mktemp("state")) as place:
+        yield place
 
 
 @pytest.fixture(scope="session")
 def site(place: Shop) -> Iterator[Site]:
     """A dashboard that asks for no token."""
-    with place.dashboard() as found:
-        yield found
+    with place.dashboard() as site:
+        yield site
 
 
 @pytest.fixture(scope="session")
@@ -33,11 +33,11 @@ def worker() -> Worker:
 def servers(place: Shop, site: Site, worker: Worker) -> Iterator[dict[str, Target]]:
     """By name: broker, dashboard, worker. All of them must answer after the last test."""
     with targets.endpoint(worker) as endpoint:
-        found = {
+        servers = {
             "broker": targets.target("broker", place.broker.url),
             "dashboard": targets.target("dashboard", site.url),
             "worker": endpoint,
         }
-        yield found
-        for server in found.values():
+        yield servers
+        for server in servers.values():
             assert server.is_well(), server

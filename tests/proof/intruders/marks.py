@@ -75,9 +75,9 @@ def files(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def leaks(texts: Mapping[str, str], marks: tuple[str, ...] = MARKS) -> dict[str, str]:
-    found = {}
+    excerpts = {}
     for name, text in texts.items():
         for mark in marks:
             if (at := text.find(mark)) >= 0:
-                found[f"{mark} in {name}"] = text[max(0, at - 200) : at + 100]
-    return found
+                excerpts[f"{mark} in {name}"] = text[max(0, at - 200) : at + 100]
+    return excerpts

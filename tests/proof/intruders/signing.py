@@ -26,8 +26,8 @@ class Signed:
 
     def raw(self) -> bytes:
         target = self.path + (f"?{self.query}" if self.query else "")
-        given = [*self.headers, ("Authorization", self.authorization), ("Content-Length", str(len(self.body)))]
-        lines = [f"{name}: {value}" for name, value in given if value or name != "Authorization"]
+        headers = [*self.headers, ("Authorization", self.authorization), ("Content-Length", str(len(self.body)))]
+        lines = [f"{name}: {value}" for name, value in headers if value or name != "Authorization"]
         return "\r\n".join([f"{self.method} {target} HTTP/1.1", *lines, "", ""]).encode("latin-1") + self.body
 
     def with_header(self, name: str, value: str) -> Signed:

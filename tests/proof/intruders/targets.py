@@ -56,9 +56,9 @@ def target(name: str, url: str) -> Target:
 @contextmanager
 def broker(limits: Limits | None = None, **options: Any) -> Iterator[Target]:
     """A broker in this process, in memory."""
-    given = Options(**{"port": 0, "data": None, "limits": limits or Limits(), **options})
+    broker_options = Options(**{"port": 0, "data": None, "limits": limits or Limits(), **options})
     ready: Future[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-    thread = threading.Thread(target=_serve, args=(given, ready), daemon=True)
+    thread = threading.Thread(target=_serve, args=(broker_options, ready), daemon=True)
     thread.start()
     started, loop, stop = ready.result()
     try:
@@ -72,13 +72,13 @@ def broker(limits: Limits | None = None, **options: Any) -> Iterator[Target]:
 class Worker:
     """Whoever controls it is written down."""
 
-    told: list[Command] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
 
     def workers(self) -> dict[str, Any]:
         return {"id": "worker-1", "keys": ["order-secret-key"]}
 
     def do(self, command: Command) -> dict[str, Any]:
-        self.told.append(command)
+        self.commands.append(command)
         return {"done": "yes"}
 
 
@@ -158,11 +158,11 @@ def wait_for(
     condition: Callable[[], Any], said: Callable[[], str] = str, process: subprocess.Popen[bytes] | None = None
 ) -> Any:
     ends = monotonic() + 60
-    while not (found := condition()):
+    while not (answer := condition()):
         assert process is None or process.poll() is None, said()
         assert monotonic() < ends, said()
         sleep(0.01)
-    return found
+    return answer
 
 
 def _line_with(file: Path, text: str) -> str:

@@ -51,10 +51,10 @@ class Both:
 def both(tmp_path: Path) -> Iterator[Both]:
     (tmp_path / "credentials").write_text(PROFILES)
     with running(credentials=tmp_path / "credentials", clock="manual", cooldowns=False) as broker:
-        found = Both(broker)
-        yield found
-        found.owner.close()
-        found.thief.close()
+        both = Both(broker)
+        yield both
+        both.owner.close()
+        both.thief.close()
 
 
 def test_a_handle_of_another_accounts_message_opens_nothing_at_a_queue_of_ones_own(both: Both) -> None:
@@ -72,8 +72,8 @@ def refuses(client: Any, url: str, handle: str) -> None:
 
 def test_no_handle_can_be_made_out_of_another(both: Both) -> None:
     handle = both.send()
-    for place, letter in enumerate(handle):
-        refuses(both.owner, both.theirs, handle[:place] + ("B" if letter == "A" else "A") + handle[place + 1 :])
+    for place, character in enumerate(handle):
+        refuses(both.owner, both.theirs, handle[:place] + ("B" if character == "A" else "A") + handle[place + 1 :])
     assert [message["State"] for message in both.broker.peek("orders")] == ["in_flight"]
 
 

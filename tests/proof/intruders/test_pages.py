@@ -47,7 +47,7 @@ def test_a_page_of_another_site_has_no_effect_with_any_method_or_type_of_content
             request = get(ACTIONS[name], "127.0.0.1", *headers, method=method, body=BODIES[name])
             assert ask(servers[name].port, request).statuses[0] in (403, 405, 501)
     assert place.broker.peek("orders")
-    assert worker.told == []
+    assert worker.commands == []
     assert b"forged" not in ask(servers["dashboard"].port, get("/api/v1/annotations")).data
 
 
@@ -84,7 +84,7 @@ def test_a_name_that_was_pointed_here_reads_and_changes_nothing(
     headers = [*own, "Content-Type: application/json", "X-Amz-Target: AmazonSQS.PurgeQueue"]
     acted = ask(servers[name].port, get(ACTIONS[name], host, *headers, method="POST", body=BODIES[name]))
     assert acted.statuses == [403]
-    assert worker.told == []
+    assert worker.commands == []
 
 
 @pytest.mark.parametrize("name", ["broker", "dashboard", "worker"])

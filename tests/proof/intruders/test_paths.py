@@ -31,7 +31,7 @@ TRICKS: Final = {
     "NUL": "orders\0.json",
     "newline": "orders\n",
     "very long": "x" * 5_000,
-    "a look-alike": "оrders",  # the first letter is Cyrillic
+    "a look-alike": "оrders",  # the first character is Cyrillic
     "full-width": "ｏrders",
     "a full-width slash": "..／..／etc／passwd",
     "combining": "o\u0301rders",

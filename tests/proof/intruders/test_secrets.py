@@ -159,8 +159,8 @@ def _provoke(broker: Target, site: Target) -> dict[str, str]:
 
 def _processes(parent: int) -> dict[int, str]:
     """The command lines of a process and of those that it started, as `ps` shows them."""
-    found = [psutil.Process(parent), *psutil.Process(parent).children(recursive=True)]
-    return {process.pid: " ".join(process.cmdline()) for process in found}
+    processes = [psutil.Process(parent), *psutil.Process(parent).children(recursive=True)]
+    return {process.pid: " ".join(process.cmdline()) for process in processes}
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         f"[longer]\naws_access_key_id = {KEY}X\naws_secret_access_key = another-secret\n"
         f"[partner]\naws_access_key_id = AKIAPARTNER\naws_secret_access_key = partners\naws_account_id = 222222222222\n"
     )
-    with targets.broker(credentials=file, cooldowns=False) as found:
-        yield found
+    with targets.broker(credentials=file, cooldowns=False) as broker:
+        yield broker
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +196,9 @@ def test_secrets_and_signatures_are_compared_in_a_time_that_tells_nothing(
     compared: list[tuple[Any, Any]] = []
     really = hmac.compare_digest
 
-    def noted(one: Any, other: Any) -> bool:
-        compared.append((one, other))
-        return really(one, other)
+    def noted(first: Any, second: Any) -> bool:
+        compared.append((first, second))
+        return really(first, second)
 
     monkeypatch.setattr(hmac, "compare_digest", noted)
     wrong = create(guarded)

@@ -105,8 +105,8 @@ def test_what_a_hostile_worker_says_of_itself_cannot_touch_the_terminal(
 def test_nothing_in_a_message_or_a_name_can_touch_the_terminal(
     place: Shop, messages: dict[str, str], command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [messages[command[2]] if part == ID else part for part in command]
-    text = said(capsys, *given, "--endpoint-url", place.broker.url, "--region", "us-east-1")
+    arguments = [messages[command[2]] if part == ID else part for part in command]
+    text = said(capsys, *arguments, "--endpoint-url", place.broker.url, "--region", "us-east-1")
     assert text
     assert UNPRINTABLE.findall(text) == []
 

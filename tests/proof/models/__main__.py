@@ -57,12 +57,15 @@ def main() -> int:
     states = broken = 0
     for name, explorer in models(quick):
         began = time.monotonic()
-        found = explorer()
-        states += found.states
-        print(f"{name}: {found.states:,} states, {found.steps:,} steps, {time.monotonic() - began:.0f} s", flush=True)
-        if found.violation is not None:
+        exploration = explorer()
+        states += exploration.states
+        print(
+            f"{name}: {exploration.states:,} states, {exploration.steps:,} steps, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        if exploration.violation is not None:
             broken += 1
-            print(found.violation, flush=True)
+            print(exploration.violation, flush=True)
     all_mutants = list(mutants())
     missed = [mistake for mistake, explorer in all_mutants if explorer().violation is None]
     found_mutants = f"{len(all_mutants) - len(missed)} of {len(all_mutants)} mutants found"

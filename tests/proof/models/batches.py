@@ -198,30 +198,30 @@ class Batches:
     # What the world answers.
 
     def _answers(self, world: World, call: Call) -> Answers:
-        name, given, files = str(call), call.arguments, dict(world.files)
+        name, arguments, files = str(call), call.arguments, dict(world.files)
         match call.name:
             case "read":
-                yield name, files.get(given[0]), world
+                yield name, files.get(arguments[0]), world
             case "list":
-                yield name, tuple(found for found in files if found.startswith(given[0])), world
+                yield name, tuple(file for file in files if file.startswith(arguments[0])), world
             case "put":
-                yield name, None, world.holding(*given)
+                yield name, None, world.holding(*arguments)
             case "put if absent":
-                won = given[0] not in files
-                yield f"{name}: {'won' if won else 'lost'}", won, world.holding(*given) if won else world
+                won = arguments[0] not in files
+                yield f"{name}: {'won' if won else 'lost'}", won, world.holding(*arguments) if won else world
             case "drop":
-                yield name, None, world.without(given)
+                yield name, None, world.without(arguments)
             case "read checkpoint":
                 yield name, (world.offsets, world.done), world
             case "write offset":
-                offsets = tuple(sorted({**dict(world.offsets), given[0]: given[1]}.items()))
+                offsets = tuple(sorted({**dict(world.offsets), arguments[0]: arguments[1]}.items()))
                 yield name, None, world._replace(offsets=offsets)
             case "write commit":
-                yield name, None, world._replace(done=max(world.done, given[0]))
+                yield name, None, world._replace(done=max(world.done, arguments[0]))
             case "last commit":
                 yield name, world.last, world
             case "commit":
-                yield self._commit(world, *given)
+                yield self._commit(world, *arguments)
             case _:
                 yield from self._of_queue(world, call)
 
@@ -238,7 +238,7 @@ class Batches:
         return f"commit {list(rows)}", None, world._replace(table=table, last=(number, content))
 
     def _of_queue(self, world: World, call: Call) -> Answers:
-        name, given = str(call), call.arguments
+        name, arguments = str(call), call.arguments
         held = dict(zip(MESSAGES, world.queue, strict=False))
         match call.name:
             case "count":
@@ -248,16 +248,20 @@ class Batches:
                 if first is None:
                     yield "receives nothing", (), world
                 else:
-                    yield f"{given[0]} receives {first}", (f"{first}@{given[0]}",), world.moved(first, given[0])
+                    yield (
+                        f"{arguments[0]} receives {first}",
+                        (f"{first}@{arguments[0]}",),
+                        world.moved(first, arguments[0]),
+                    )
             case "still hidden":
-                yield name, tuple(receipt for receipt in given if _holds(held, receipt)), world
+                yield name, tuple(receipt for receipt in arguments if _holds(held, receipt)), world
             case "return":
-                for receipt in given:
+                for receipt in arguments:
                     if _holds(held, receipt):
                         world = world.moved(receipt.partition("@")[0], VISIBLE)
                 yield name, None, world
             case "delete":
-                yield from self._delete(world, name, given)
+                yield from self._delete(world, name, arguments)
             case _:
                 raise AssertionError(call)
 

@@ -21,7 +21,7 @@ from semel.spark.source.committer import BatchCommitter
 _NONE: Final = Faults(0, 0, 0, 0, 0, 0)
 
 
-def _one(fault: str) -> Faults:
+def _one_fault(fault: str) -> Faults:
     return _NONE._replace(**{fault: 1, "total": 1})
 
 
@@ -141,13 +141,13 @@ MUTANTS: Final[dict[str, Callable[[], Batches]]] = {
         Driver("sealed", log=SealsWithoutALookAtCommits), faults=_NONE, switches=2
     ),
     "deletes that are not confirmed are forgotten": lambda: Batches(
-        Driver("sealed", log=ForgetsUnconfirmedDeletes), faults=_one("lost"), switches=0, messages=1
+        Driver("sealed", log=ForgetsUnconfirmedDeletes), faults=_one_fault("lost"), switches=0, messages=1
     ),
     "a batch is dropped before its commit is written": lambda: Batches(
         Driver("sealed", log=DropsBeforeItCommits), faults=_NONE, switches=2
     ),
     "two drivers overwrite each other's commits": lambda: Batches(
-        Driver("committed", log=OverwritesCommits), faults=_one("redelivery"), switches=2
+        Driver("committed", log=OverwritesCommits), faults=_one_fault("redelivery"), switches=2
     ),
     "plans are not sealed": lambda: Batches(
         DoesNotSealPlans("sealed", committer=DropsWhateverIsThere), faults=_NONE, switches=3
@@ -160,11 +160,11 @@ MUTANTS: Final[dict[str, Callable[[], Batches]]] = {
     ),
     "who loses a seal gives out its own rows": lambda: Batches(GivesOutItsOwnRows("sealed"), faults=_NONE, switches=2),
     "what was sealed before is sealed again": lambda: Batches(
-        SealsWhatWasSealed("committed"), faults=_one("redelivery"), switches=0
+        SealsWhatWasSealed("committed"), faults=_one_fault("redelivery"), switches=0
     ),
     "a batch is known by its number only": lambda: Batches(
         Driver("sealed", tasks=1, is_in=_in_by_number),
-        faults=_one("removed"),
+        faults=_one_fault("removed"),
         switches=1,
         already_committed=_committed_by_number,
     ),

@@ -286,9 +286,9 @@ class Claims:
         rest = worker._replace(todo=worker.todo[1:])
         match action:
             case _A.RECORD:
-                entry, taken = self.calls.record(world.entry, fence)
+                entry, is_recorded = self.calls.record(world.entry, fence)
                 done = self._written(world, entry, fence)
-                yield self._happens(done, rest, Event.RECORDED if taken else Event.FENCED)
+                yield self._happens(done, rest, Event.RECORDED if is_recorded else Event.FENCED)
                 if world.faults.lost:  # it is repeated for as long as it takes
                     yield f"{name} records and gets no answer", done.after_fault("lost")
             case _A.GIVE_BACK | _A.GIVE_BACK_UNTRIED:

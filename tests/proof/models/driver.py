@@ -94,8 +94,8 @@ class Files:
         return won
 
     def delete(self, names: Iterable[str]) -> None:
-        if found := tuple(names):
-            self._outside.call("drop", *found)
+        if files := tuple(names):
+            self._outside.call("drop", *files)
 
 
 class Receipts:
@@ -119,8 +119,8 @@ class Table:
         self._outside = outside
 
     def last(self, _pipeline: str) -> Commit | None:
-        found = self._outside.call("last commit")
-        return None if found is None else Commit(*found)
+        commit = self._outside.call("last commit")
+        return None if commit is None else Commit(*commit)
 
 
 @cache
@@ -280,12 +280,12 @@ class Driver:
 
     def known(self, log: SegmentLog, segment_id: SegmentId) -> frozenset[str]:
         """What was sealed before: by other tasks of the batch, or by earlier batches whose deletes are unconfirmed."""
-        found = set(log.unconfirmed_deletes().get(QUEUE, {}))
+        ids = set(log.unconfirmed_deletes().get(QUEUE, {}))
         files = log.files(segment_id.batch)
         for other in files.sealed:
             if other.task != segment_id.task and (sealed := log.read(other)) is not None:
-                found |= set(ids_of(sealed))
-        return frozenset(found)
+                ids |= set(ids_of(sealed))
+        return frozenset(ids)
 
     def sealed(self, outside: Outside, log: SegmentLog, segment_id: SegmentId, fresh: tuple[str, ...]) -> Sealed:
         """Seals what is surely ours. Whoever was later returns what the winner does not have."""

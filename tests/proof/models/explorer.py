@@ -60,9 +60,9 @@ class Exploration(Generic[State]):
 
 def explore(model: Model[State], *, live: bool = True, limit: int = 5_000_000) -> Exploration[State]:
     """All states of the model. `live`: a final state must be within reach from each of them, too."""
-    found = Exploration[State]()
+    exploration = Exploration[State]()
     initial = model.initial()
-    came_from = found._came_from
+    came_from = exploration._came_from
     came_from[initial] = None
     queue = deque([initial])
     before: dict[State, list[State]] = {}
@@ -73,11 +73,11 @@ def explore(model: Model[State], *, live: bool = True, limit: int = 5_000_000) -
             finals.append(state)
         try:
             for step, after in model.steps(state):
-                found.steps += 1
+                exploration.steps += 1
                 broken = model.broken(state, after)
                 if broken is not None:
                     return _ended(
-                        found, Violation(broken, (*_path(model, came_from, state), _shown(model, step, after)))
+                        exploration, Violation(broken, (*_path(model, came_from, state), _shown(model, step, after)))
                     )
                 if live:
                     before.setdefault(after, []).append(state)
@@ -85,21 +85,21 @@ def explore(model: Model[State], *, live: bool = True, limit: int = 5_000_000) -
                     came_from[after] = (state, step)
                     queue.append(after)
         except Violated as violated:
-            return _ended(found, Violation(str(violated), _path(model, came_from, state)))
+            return _ended(exploration, Violation(str(violated), _path(model, came_from, state)))
         assert len(came_from) <= limit, f"more than {limit} states: the model is not small"
-    found.finals = len(finals)
+    exploration.finals = len(finals)
     if live:
         stuck = _stuck(came_from, before, finals)
         if stuck is not None:
             path = _path(model, came_from, stuck)
-            return _ended(found, Violation("from here on nothing leads to the end any more", path))
-    return _ended(found, None)
+            return _ended(exploration, Violation("from here on nothing leads to the end any more", path))
+    return _ended(exploration, None)
 
 
-def _ended(found: Exploration[State], violation: Violation | None) -> Exploration[State]:
-    found.states, found.violation = len(found._came_from), violation
-    found._came_from = {}
-    return found
+def _ended(exploration: Exploration[State], violation: Violation | None) -> Exploration[State]:
+    exploration.states, exploration.violation = len(exploration._came_from), violation
+    exploration._came_from = {}
+    return exploration
 
 
 def _stuck(states: Iterable[State], before: dict[State, list[State]], finals: list[State]) -> State | None:

@@ -93,9 +93,9 @@ class LedgerCalls:
                 tx.execute(_PUT, (KEY, entry.status, entry.fence, entry.claimant, *times))
 
     def _entry(self) -> Entry | None:
-        (found,) = self._ledger.get([KEY])
-        if found is None:
+        (entry,) = self._ledger.get([KEY])
+        if entry is None:
             return None
-        claimed = found.status is Status.CLAIMED
-        claimant = found.claimant if claimed else ""
-        return Entry(found.status, found.fence, claimant, leased=claimed and found.lease_ends > NOW)
+        claimed = entry.status is Status.CLAIMED
+        claimant = entry.claimant if claimed else ""
+        return Entry(entry.status, entry.fence, claimant, leased=claimed and entry.lease_ends > NOW)

@@ -34,13 +34,15 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = Random().getrandbits(32) if options.seed is None else options.seed
     seconds = options.minutes * 60 / len(options.stores)
-    say(f"seed {seed}, {seconds:.0f} s for each of {', '.join(options.stores)}")
+    notify(f"seed {seed}, {seconds:.0f} s for each of {', '.join(options.stores)}")
     results: list[Result] = []
     for store in options.stores:
-        say_of_store = partial(say, f"{store} ")
-        result = run.run(store, seed=seed, seconds=seconds, say=say_of_store, keep=options.keep)
+        notify_of_store = partial(notify, f"{store} ")
+        result = run.run(store, seed=seed, seconds=seconds, notify=notify_of_store, keep=options.keep)
         results.append(result)
-        say("\n".join(evidence(result)) if result.complaints else f"{store}: nothing lost, doubled, reordered or left")
+        notify(
+            "\n".join(evidence(result)) if result.complaints else f"{store}: nothing lost, doubled, reordered or left"
+        )
     spark = 0
     if options.spark_kills:
         spark = subprocess.run(spark_command(options.spark_kills, seed), check=False).returncode
@@ -68,12 +70,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--no-spark", dest="spark_kills", action="store_const", const=0, help="leave Spark out")
     parser.add_argument("--keep", action="store_true", help="keep history and logs also if nothing is wrong")
-    found = parser.parse_args(arguments)
-    if unknown := set(found.stores) - set(stores.NAMES):
+    options = parser.parse_args(arguments)
+    if unknown := set(options.stores) - set(stores.NAMES):
         parser.error(f"--stores: there is no {', '.join(sorted(unknown))}; choose from {', '.join(stores.NAMES)}")
-    if not found.minutes > 0:
+    if not options.minutes > 0:
         parser.error("--minutes: give a number above 0")
-    return found
+    return options
 
 
 def spark_command(kills: int, seed: int) -> list[str]:
@@ -103,12 +105,12 @@ def report(results: list[Result], seed: int) -> list[str]:
             f"of these {result.repeated:,} again under the same key in lease mode",
             f"  {result.duplicates:,} duplicates deleted without being run, "
             f"{result.fenced:,} outcomes of overtaken workers refused",
-            f"  drained {result.drain_seconds:.0f} s after everything was healed",
+            f"  drained {result.drain_seconds:.0f} s after the last fault had ended",
         ]
     return lines
 
 
-def say(*text: str) -> None:
+def notify(*text: str) -> None:
     print(*text, sep="", file=sys.stderr, flush=True)
 
 

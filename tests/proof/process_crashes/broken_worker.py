@@ -56,8 +56,8 @@ class BrokenWorker:
                 time.sleep(0.2)
 
     def _work_off(self, sqs: SQSClient, url: str, queue: str) -> None:
-        found = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, VisibilityTimeout=LEASE)
-        messages = found.get("Messages", [])
+        answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, VisibilityTimeout=LEASE)
+        messages = answer.get("Messages", [])
         for message in messages if self._deletes_first else ():
             sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         at_work_file(self._settings.folder, os.getpid()).touch()

@@ -36,12 +36,12 @@ def _verdict(events: list[HistoryEvent], *, exactly_once: bool) -> Verdict:
 
 def complaints(evidence: Evidence, ledger: Ledger) -> list[str]:
     """Everything that is wrong, one line each."""
-    found = [
+    findings = [
         f"{finding.kind}: {finding.queue}: {finding.text}"
         for verdict in verdicts(evidence)
         for finding in verdict.findings
     ]
-    return [*found, *two_holders(evidence.turns), *_of_ledger(evidence, ledger)]
+    return [*findings, *two_holders(evidence.turns), *_of_ledger(evidence, ledger)]
 
 
 def two_holders(turns: list[Turn]) -> Iterator[str]:
@@ -52,15 +52,18 @@ def two_holders(turns: list[Turn]) -> Iterator[str]:
         of_key[turn.queue, turn.id].append(turn)
     for (queue, id_), holders in of_key.items():
         holders.sort(key=lambda turn: turn.fence)
-        for one, other in itertools.pairwise(holders):
-            if one.fence == other.fence:
-                yield f"two holders: {queue}: {id_} was begun twice with fence {one.fence}: {one}, {other}"
+        for holder, successor in itertools.pairwise(holders):
+            if holder.fence == successor.fence:
+                yield f"two holders: {queue}: {id_} was begun twice with fence {holder.fence}: {holder}, {successor}"
                 continue
-            over = (one.ended or one.began).lease_ends
-            if one.ended is not None:
-                over = min(over, one.ended.clock)
-            if other.began.clock < over and other.began.within_lease:
-                yield f"two holders: {queue}: {id_} was begun while the holder before it had its lease: {one}, {other}"
+            over = (holder.ended or holder.began).lease_ends
+            if holder.ended is not None:
+                over = min(over, holder.ended.clock)
+            if successor.began.clock < over and successor.began.within_lease:
+                yield (
+                    f"two holders: {queue}: {id_} was begun while the holder before it had its lease: "
+                    f"{holder}, {successor}"
+                )
 
 
 def _of_ledger(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -68,8 +71,8 @@ def _of_ledger(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     names = sorted(evidence.accepted)
     entries: dict[tuple[str, str], Entry | None] = {}
     for start in range(0, len(names), _PER_CALL):
-        some = names[start : start + _PER_CALL]
-        entries |= zip(some, ledger.get([ledger_key(*name) for name in some]), strict=True)
+        batch = names[start : start + _PER_CALL]
+        entries |= zip(batch, ledger.get([ledger_key(*name) for name in batch]), strict=True)
     newest: dict[tuple[str, str], Turn] = {}
     for turn in evidence.turns:
         known = newest.get((turn.queue, turn.id))
@@ -81,9 +84,9 @@ def _of_ledger(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
         elif name in newest:
             yield from _record_of(newest[name], entry)
     for row in evidence.rows:
-        found = entries.get((row.queue, row.id))
-        if found is not None and found.fence != row.fence:
-            yield f"recorded by another than who had the effect: {row}, {found}"
+        entry = entries.get((row.queue, row.id))
+        if entry is not None and entry.fence != row.fence:
+            yield f"recorded by another than who had the effect: {row}, {entry}"
 
 
 def _record_of(turn: Turn, entry: Entry) -> Iterator[str]:

@@ -44,9 +44,9 @@ class MountedDisk:
         self._filler = folder / "filler"
 
     def fill(self, leave: int) -> None:
-        found = os.statvfs(self.folder)
+        space = os.statvfs(self.folder)
         with self._filler.open("wb") as file, suppress(OSError):
-            os.posix_fallocate(file.fileno(), 0, max(4096, found.f_bavail * found.f_frsize - leave))
+            os.posix_fallocate(file.fileno(), 0, max(4096, space.f_bavail * space.f_frsize - leave))
 
     def free(self) -> None:
         self._filler.unlink(missing_ok=True)

@@ -75,19 +75,19 @@ class Evidence:
 
 
 def gather(folder: Path, rows: list[EffectRow]) -> Evidence:
-    found = Evidence(rows=rows)
-    found.events += [event for file in sorted(folder.glob("producer-*.jsonl")) for event in _sends(file)]
-    found.accepted = {(event.queue, event.key) for event in found.events}
-    found.turns = [turn for file in sorted(folder.glob("effects-*.jsonl")) for turn in _turns(file)]
-    found.events += [_effect_of_turn(turn) for turn in found.turns]
-    found.events += [_effect_of_row(row) for row in rows]
+    evidence = Evidence(rows=rows)
+    evidence.events += [event for file in sorted(folder.glob("producer-*.jsonl")) for event in _sends(file)]
+    evidence.accepted = {(event.queue, event.key) for event in evidence.events}
+    evidence.turns = [turn for file in sorted(folder.glob("effects-*.jsonl")) for turn in _turns(file)]
+    evidence.events += [_effect_of_turn(turn) for turn in evidence.turns]
+    evidence.events += [_effect_of_row(row) for row in rows]
     for file in sorted((folder / "attempts").rglob("*attempts-*")):
         for line in _lines(file):
-            found.steps[line["step"]] += 1
+            evidence.steps[line["step"]] += 1
             if line["step"] in _KINDS:
-                found.events.append(_attempt(line))
-    found.events.sort(key=lambda event: event.time or 0.0)
-    return found
+                evidence.events.append(_attempt(line))
+    evidence.events.sort(key=lambda event: event.time or 0.0)
+    return evidence
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -114,19 +114,19 @@ def _sends(file: Path) -> Iterator[HistoryEvent]:
 
 
 def _turns(file: Path) -> list[Turn]:
-    found: dict[tuple[str, str, int], Turn] = {}
+    turns: dict[tuple[str, str, int], Turn] = {}
     extra: list[Turn] = []
     for line in _lines(file):
         moment = Moment(line["at"], line["clock"], line["lease_ends"])
         name = (line["queue"], line["id"], line["fence"])
         if line["what"] == "begin":
             turn = Turn(*name[:2], line["group"], line["place"], line["fence"], line["pid"], moment)
-            if name in found:
-                extra.append(found[name])
-            found[name] = turn
+            if name in turns:
+                extra.append(turns[name])
+            turns[name] = turn
         else:
-            found[name].ended, found[name].failed = moment, line["what"] == "fail"
-    return [*found.values(), *extra]
+            turns[name].ended, turns[name].failed = moment, line["what"] == "fail"
+    return [*turns.values(), *extra]
 
 
 def _effect_of_turn(turn: Turn) -> HistoryEvent:

@@ -82,11 +82,11 @@ class Fleet:
 
     def left(self) -> dict[str, int]:
         """How many messages there are in each queue, of every state."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for queue in self.queues:
             counts = self.client.queue(queue).attributes(*_COUNTS)
-            found[queue] = sum(int(counts[name]) for name in _COUNTS)
-        return found
+            sizes[queue] = sum(int(counts[name]) for name in _COUNTS)
+        return sizes
 
     def is_empty(self) -> bool:
         try:

@@ -147,12 +147,12 @@ class Process:
 
 def left_behind(folder: Path) -> list[psutil.Process]:
     """Processes of a run, by their environment: also those that a killed supervisor has left."""
-    found = []
+    orphans = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get(FOLDER_VARIABLE) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                orphans.append(process)
+    return orphans
 
 
 def semel(*arguments: str) -> list[str]:

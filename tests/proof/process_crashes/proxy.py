@@ -90,7 +90,7 @@ class Proxy:
     def flow(self) -> None:
         self._loop.call(self._flowing.set)
 
-    def heal(self) -> None:
+    def end_faults(self) -> None:
         self._loop.call(self._cuts_in_answers.clear)
         self.flow()
 

@@ -14,7 +14,7 @@ from process_crashes import checks, evidence, fleet, plan
 from process_crashes.evidence import Evidence
 from process_crashes.fleet import WORKER, Fleet
 from process_crashes.plan import Fault
-from process_crashes.storm import Say, Storm
+from process_crashes.storm import Notify, Storm
 from semel import Ledger
 
 RATE: Final = 60.0  # messages a second
@@ -48,7 +48,7 @@ def run(
     *,
     seed: int,
     seconds: float,
-    say: Say = lambda _text: None,
+    notify: Notify = lambda _text: None,
     parent: Path | None = None,
     rate: float = RATE,
     worker_command: tuple[str, ...] = WORKER,
@@ -62,29 +62,29 @@ def run(
     with fleet.running(store, folder, rate=rate, worker_command=worker_command) as running:
         if faults is None:
             faults = plan.draw(seed, seconds - _QUIET_END, has_server=running.store.port is not None)
-        outcome = Storm(running, faults, seconds, say).run()
+        outcome = Storm(running, faults, seconds, notify).run()
         result.survived, result.drain_seconds = outcome.counts, outcome.drain_seconds
         result.complaints = [*outcome.complaints, *_unexpected_ends(running)]
-        found = evidence.gather(folder, running.store.rows())
+        run_evidence = evidence.gather(folder, running.store.rows())
         with Ledger.connect(running.store.url(None)) as ledger:
-            result.complaints += checks.complaints(found, ledger)
-    _count(result, found)
+            result.complaints += checks.complaints(run_evidence, ledger)
+    _count(result, run_evidence)
     result.seconds = time.monotonic() - began
     if result.passed and not keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        found.write(folder)
+        run_evidence.write(folder)
         (folder / "complaints.txt").write_text("\n".join([f"seed {seed}", *result.complaints]) + "\n")
     return result
 
 
-def _count(result: Result, found: Evidence) -> None:
-    verdicts = checks.verdicts(found)
-    result.messages = len(found.accepted)
+def _count(result: Result, run_evidence: Evidence) -> None:
+    verdicts = checks.verdicts(run_evidence)
+    result.messages = len(run_evidence.accepted)
     result.effects = sum(verdict.counts.effects for verdict in verdicts)
     result.repeated = sum(verdict.counts.repeated_effects for verdict in verdicts)
-    result.deliveries = found.steps["received"]
-    result.duplicates, result.fenced = found.steps["duplicate"], found.steps["fenced"]
+    result.deliveries = run_evidence.steps["received"]
+    result.duplicates, result.fenced = run_evidence.steps["duplicate"], run_evidence.steps["fenced"]
 
 
 def _unexpected_ends(running: Fleet) -> list[str]:

@@ -42,10 +42,10 @@ class WorkerSettings:
 
     @classmethod
     def from_environment(cls) -> Self:
-        found = os.environ
+        variables = os.environ
         return cls(
-            found["PROCESS_CRASHES_LEDGER"],
-            found["PROCESS_CRASHES_ENDPOINT"],
-            Path(found[FOLDER_VARIABLE]),
-            found["PROCESS_CRASHES_TRANSACTIONS"] == "1",
+            variables["PROCESS_CRASHES_LEDGER"],
+            variables["PROCESS_CRASHES_ENDPOINT"],
+            Path(variables[FOLDER_VARIABLE]),
+            variables["PROCESS_CRASHES_TRANSACTIONS"] == "1",
         )

@@ -1,4 +1,4 @@
-"""One run: the faults of the plan happen to the fleet, then everything is healed and the fleet drains the queues."""
+"""One run: the faults of the plan happen to the fleet, then all faults end and the fleet drains the queues."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from process_crashes.processes import Process, left_behind
 from process_crashes.producer import NO_NEW_ORDERS
 
 LOOK: Final = 0.05
-SAY_EVERY: Final = 10.0
-STUCK_AFTER: Final = 90.0  # seconds without any progress after everything was healed
+NOTIFY_EVERY: Final = 10.0
+STUCK_AFTER: Final = 90.0  # seconds without any progress after the last fault had ended
 ORPHANS_END_WITHIN: Final = 30.0
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass
@@ -36,8 +36,8 @@ class Outcome:
 
 
 class Storm:
-    def __init__(self, fleet: Fleet, faults: list[Fault], seconds: float, say: Say) -> None:
-        self._fleet, self._faults, self._seconds, self._say = fleet, faults, seconds, say
+    def __init__(self, fleet: Fleet, faults: list[Fault], seconds: float, notify: Notify) -> None:
+        self._fleet, self._faults, self._seconds, self._notify = fleet, faults, seconds, notify
         self._order = itertools.count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._store_is_down = False
@@ -48,15 +48,15 @@ class Storm:
         began = time.monotonic()
         for fault in self._faults:
             self._at(began + fault.at, lambda fault=fault: self._begin(fault))  # type: ignore[misc]
-        said = began
+        notified_at = began
         while (now := time.monotonic()) < began + self._seconds:
             self._act(now)
             self._supervise()
-            if now >= said + SAY_EVERY:
-                said = now
-                self._say(f"{now - began:4.0f} s: {self.survived()}")
+            if now >= notified_at + NOTIFY_EVERY:
+                notified_at = now
+                self._notify(f"{now - began:4.0f} s: {self.survived()}")
             time.sleep(LOOK)
-        self._heal()
+        self._end_faults()
         self._drain()
         return self._outcome
 
@@ -156,21 +156,21 @@ class Storm:
 
     # Afterwards.
 
-    def _heal(self) -> None:
+    def _end_faults(self) -> None:
         fleet = self._fleet
         self._due.clear()
         for disk in filter(None, (fleet.broker_disk, fleet.ledger_disk)):
             disk.free()
         for line in fleet.lines.values():
             for proxy in line:
-                proxy.heal()
+                proxy.end_faults()
         self._start_store()
         for process in fleet.processes:
             process.resume()
             process.starts_at = 0.0
         self._supervise()
         self._count_cuts()
-        self._say("healed; the fleet drains the queues")
+        self._notify("no more faults; the fleet drains the queues")
 
     def _drain(self) -> None:
         """Producers end when all that they began is accepted, workers when there is nothing left."""
@@ -188,7 +188,7 @@ class Storm:
                 last, since = left, time.monotonic()
             elif time.monotonic() > since + STUCK_AFTER:
                 self._complain(
-                    f"stuck: {fleet.left()} messages were left {STUCK_AFTER:g} s after everything was healed"
+                    f"stuck: {fleet.left()} messages were left {STUCK_AFTER:g} s after the last fault had ended"
                 )
                 break
             time.sleep(0.2)

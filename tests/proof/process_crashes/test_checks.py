@@ -50,8 +50,8 @@ def test_a_record_of_an_overtaken_worker_is_found(tmp_path: Path) -> None:
             turn(1, now - 2, now - 1, lease_ends=now + 3, failed=True),
             turn(2, now - 2, now - 1, lease_ends=now + 3),  # a newer one than who recorded
         ):
-            found = Evidence(turns=[wrong], accepted={("posted", "a")})
-            assert any(text.startswith("recorded") for text in checks.complaints(found, ledger)), wrong
+            wrong_evidence = Evidence(turns=[wrong], accepted={("posted", "a")})
+            assert any(text.startswith("recorded") for text in checks.complaints(wrong_evidence, ledger)), wrong
         right = Evidence(turns=[turn(1, now - 2, now - 1, lease_ends=now + 3)], accepted={("posted", "a")})
         assert not checks.complaints(right, ledger)
 
@@ -65,10 +65,10 @@ def test_lost_doubled_and_unrecorded_orders_are_found_in_what_the_processes_wrot
     rows = [
         EffectRow("booked", id_, None, None, 1, 7, at) for id_, at in (("once", 2.0), ("twice", 2.0), ("twice", 3.0))
     ]
-    found = evidence.gather(tmp_path, rows)
+    run_evidence = evidence.gather(tmp_path, rows)
     with SqliteLedger(str(tmp_path / "ledger.db")) as ledger:
         ledger.record([Completion(claimed(ledger, id_, "booked")) for id_ in ("once", "twice")])
-        complaints = checks.complaints(found, ledger)
+        complaints = checks.complaints(run_evidence, ledger)
     assert [text.split(":")[0] for text in complaints] == ["lost", "doubled", "not recorded"]
 
 

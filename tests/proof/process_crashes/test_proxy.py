@@ -49,10 +49,10 @@ def connected(proxy: Proxy) -> socket.socket:
 
 
 def answer(client: socket.socket) -> bytes:
-    found = b""
-    while len(found) < len(ANSWER) and (data := client.recv(4096)):
-        found += data
-    return found
+    content = b""
+    while len(content) < len(ANSWER) and (data := client.recv(4096)):
+        content += data
+    return content
 
 
 def test_what_is_not_disturbed_gets_through(proxy: Proxy) -> None:

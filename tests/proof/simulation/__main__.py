@@ -78,8 +78,8 @@ def run_mutant(job: tuple[str, str, int]) -> tuple[str, int | None, str]:
     """How many schedules it took to find it, and what it broke."""
     world, name, most = job
     with MUTANTS[world][name]():
-        found = first_failure(WORLDS[world], range(most))
-    return f"{world}: {name}", found[0] if found else None, str(found[2].violations[0].kind) if found else ""
+        failure = first_failure(WORLDS[world], range(most))
+    return f"{world}: {name}", failure[0] if failure else None, str(failure[2].violations[0].kind) if failure else ""
 
 
 def prepare() -> None:
@@ -106,8 +106,8 @@ def search(arguments: argparse.Namespace) -> int:
                 print(f"{failure.world}, seed {failure.seed}: {failure.outcome.violations[0]}", flush=True)
             if result.failures or time.monotonic() - shown > PROGRESS_EVERY:
                 shown = time.monotonic()
-                done = sum(found.schedules for found in results.values())
-                failed = sum(len(found.failures) for found in results.values())
+                done = sum(total.schedules for total in results.values())
+                failed = sum(len(total.failures) for total in results.values())
                 print(
                     f"{done:,} of {each * len(worlds):,} schedules, {failed} failures, {shown - began:.0f} s",
                     flush=True,

@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class Choices:
-    """`taken` is what was chosen so far."""
+    """`decisions` are those so far."""
 
     def __init__(self, seed: int | str | None = None, replay: Sequence[int] = ()) -> None:
         self._random = Random(seed).random if seed is not None else None
         self._replay = replay
-        self.taken: list[int] = []
+        self.decisions: list[int] = []
 
     def below(self, count: int) -> int:
         """A number from 0 to `count` - 1, all equally likely."""
         if self._random is not None:
             value = int(self._random() * count)
         else:
-            at = len(self.taken)
+            at = len(self.decisions)
             value = self._replay[at] % count if at < len(self._replay) else 0
-        self.taken.append(value)
+        self.decisions.append(value)
         return value
 
     def chance(self, probability: float) -> bool:
@@ -36,9 +36,9 @@ class Choices:
         if self._random is not None:
             value = int(self._random() < probability)
         else:
-            at = len(self.taken)
+            at = len(self.decisions)
             value = self._replay[at] & 1 if at < len(self._replay) else 0
-        self.taken.append(value)
+        self.decisions.append(value)
         return bool(value)
 
     def one_of(self, options: Sequence[T]) -> T:

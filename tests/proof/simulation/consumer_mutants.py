@@ -120,8 +120,8 @@ def a_fence_that_does_not_grow_at_a_takeover() -> Iterator[None]:
     real = operations._won
 
     def won(how: Winning, request: Any, row: Any, terms: Any, floor: int) -> Any:
-        found = real(how, request, row, terms, floor)
-        return found._replace(fence=row.fence) if how is Winning.TAKEOVER else found
+        answer = real(how, request, row, terms, floor)
+        return answer._replace(fence=row.fence) if how is Winning.TAKEOVER else answer
 
     with patch.object(operations, "_won", won):
         yield
@@ -409,7 +409,7 @@ def a_group_is_not_locked_while_a_message_of_it_is_in_flight() -> Iterator[None]
 
 @mutant
 def a_message_gets_lost_on_its_way_to_the_dead_letter_queue() -> Iterator[None]:
-    with patch.object(dead_letters, "_insert", lambda *_given, **_options: None):
+    with patch.object(dead_letters, "_insert", lambda *_arguments, **_options: None):
         yield
 
 

@@ -237,7 +237,10 @@ class Worker:
         waiting = [stage.name for stage in self._stages if stage.running or stage.is_ready()]
         if self._receiver in self.process.tasks:
             waiting.append("a receive that is under way")
-        return [*waiting, *[f"a message that is {one.state.name}" for one in consumer.in_flight.deliveries.values()]]
+        return [
+            *waiting,
+            *[f"a message that is {delivery.state.name}" for delivery in consumer.in_flight.deliveries.values()],
+        ]
 
     @property
     def is_idle(self) -> bool:
@@ -252,13 +255,13 @@ class Worker:
         consumer = self.consumer
         if consumer is None or not self.process.alive:
             return {}
-        found = {
+        counts = {
             "slots": consumer.in_flight.admission.in_use,
             "keys": len(consumer.in_flight._by_key),
             "groups": consumer.scheduler.groups,
             "beats": max(0, len(self.heartbeat._due) - MOST_BEATS),
         }
-        return {name: count for name, count in found.items() if count}
+        return {name: count for name, count in counts.items() if count}
 
 
 @cache

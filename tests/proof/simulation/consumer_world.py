@@ -424,7 +424,7 @@ def consumer_world(
         "records refused": world.observer.zombies,
         "duplicates": world.observer.duplicates,
     }
-    return Outcome(world.simulator.timeline, world.simulator.violations, choices.taken, facts)
+    return Outcome(world.simulator.timeline, world.simulator.violations, choices.decisions, facts)
 
 
 def async_world(choices: Choices) -> Outcome:

@@ -284,10 +284,10 @@ class WatchedTransaction:
 def _shown(result: object) -> str:
     if not isinstance(result, list):
         return str(result)
-    return ", ".join(_one(value) for value in result)
+    return ", ".join(_text_of(value) for value in result)
 
 
-def _one(value: object) -> str:
+def _text_of(value: object) -> str:
     match value:
         case Won(claim):
             return f"{claim.key.rpartition('/')[2]} won with fence {claim.fence}"

@@ -246,7 +246,7 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
     with patched(
         (micro_batch, "is_in", is_in),
         (spark_sink, "already_committed", already),
-        (agreement, "check", lambda *_given: None),
+        (agreement, "check", lambda *_arguments: None),
         (SegmentLog, "in_sink", lambda self, number: str(self.content(number))),
     ):
         yield
@@ -255,7 +255,7 @@ def a_commit_is_known_by_its_number_only() -> Iterator[None]:
 @mutant
 def a_batch_that_is_in_the_table_is_written_again() -> Iterator[None]:
     with patched(
-        (micro_batch, "is_in", lambda *_given: False), (spark_sink, "already_committed", lambda *_given: False)
+        (micro_batch, "is_in", lambda *_arguments: False), (spark_sink, "already_committed", lambda *_arguments: False)
     ):
         yield
 
@@ -278,8 +278,8 @@ def the_last_of_two_drivers_decides_which_deletes_are_in_doubt() -> Iterator[Non
         ours = real(self, committed, unconfirmed, names)
         if not ours and unconfirmed is not None:
             newest = self.store.names(segment_log.COMMITS)[-1]
-            found = orjson.loads(self.store.read(newest) or b"{}")
-            self.store.put(newest, orjson.dumps({**found, "unconfirmed": unconfirmed}))
+            commit = orjson.loads(self.store.read(newest) or b"{}")
+            self.store.put(newest, orjson.dumps({**commit, "unconfirmed": unconfirmed}))
         return ours
 
     with patched((SegmentLog, "finish", finish)):
@@ -342,9 +342,9 @@ def a_batch_is_committed_when_its_tasks_have_run() -> Iterator[None]:
 def with_ack_committed_messages_are_deleted_when_they_are_sealed() -> Iterator[None]:
     real = SourceTask._acknowledge
 
-    def acknowledge(self: SourceTask, *given: Any) -> Sealed:
+    def acknowledge(self: SourceTask, *arguments: Any) -> Sealed:
         self.options = replace(self.options, ack="sealed")
-        return real(self, *given)
+        return real(self, *arguments)
 
     with patched((SourceTask, "_acknowledge", acknowledge)):
         yield
@@ -354,9 +354,9 @@ def with_ack_committed_messages_are_deleted_when_they_are_sealed() -> Iterator[N
 def with_ack_committed_a_redelivery_is_deleted_as_the_ledger_knows_it() -> Iterator[None]:
     real = SourceTask._acknowledge
 
-    def acknowledge(self: SourceTask, *given: Any) -> Sealed:
+    def acknowledge(self: SourceTask, *arguments: Any) -> Sealed:
         with patched((self, "_sealed_by_others", lambda: iter(()))):
-            return real(self, *given)
+            return real(self, *arguments)
 
     with patched((SourceTask, "_acknowledge", acknowledge)):
         yield
@@ -369,8 +369,8 @@ def with_ack_committed_a_redelivery_is_deleted_as_the_ledger_knows_it() -> Itera
 def a_reset_drops_what_is_sealed_and_in_no_table() -> Iterator[None]:
     real = agreement.plan_reset
 
-    def plan_reset(*given: Any) -> agreement.Reset:
-        plan = real(*given)
+    def plan_reset(*arguments: Any) -> agreement.Reset:
+        plan = real(*arguments)
         return plan if plan.batch is None else replace(plan, batch=None, ended=(*plan.ended, plan.batch))
 
     with patched((agreement, "plan_reset", plan_reset)):
@@ -380,7 +380,7 @@ def a_reset_drops_what_is_sealed_and_in_no_table() -> Iterator[None]:
 @mutant
 def a_reset_does_not_count_on() -> Iterator[None]:
     real = agreement.plan_reset
-    with patched((agreement, "plan_reset", lambda *given: replace(real(*given), base=given[1].base))):
+    with patched((agreement, "plan_reset", lambda *arguments: replace(real(*arguments), base=arguments[1].base))):
         yield
 
 

@@ -69,9 +69,9 @@ def decoded_once(decode: Callable[[bytes, str], Any]) -> Callable[[bytes, str], 
     known: dict[bytes, Any] = {}
 
     def decoded(data: bytes, where: str) -> Any:
-        found = known.get(data)
-        if found is None:
-            found = known[data] = decode(data, where)
-        return found
+        table = known.get(data)
+        if table is None:
+            table = known[data] = decode(data, where)
+        return table
 
     return decoded

@@ -67,12 +67,12 @@ class Condition:
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
         ends = None if timeout is None else self._simulator.now + timeout
-        while not (found := predicate()):
+        while not (answer := predicate()):
             left = None if ends is None else ends - self._simulator.now
             if left is not None and left <= 0:
-                return found
+                return answer
             self._waiters.wait(left)
-        return found
+        return answer
 
     def notify(self) -> None:
         self._waiters.wake()

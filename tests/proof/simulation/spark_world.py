@@ -318,4 +318,4 @@ def outcome_of(world: SparkWorld) -> Outcome:
             "rows": len(world.table.rows) + len(world.rejects.rows),
         }
     )
-    return Outcome(simulator.timeline, simulator.violations, world.choices.taken, facts)
+    return Outcome(simulator.timeline, simulator.violations, world.choices.decisions, facts)

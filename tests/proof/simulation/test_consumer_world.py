@@ -72,9 +72,9 @@ def test_the_same_seed_gives_the_same_history_to_the_byte_in_any_process() -> No
 
 def test_a_failure_is_shrunk_to_a_short_schedule_of_the_same_kind() -> None:
     with MUTANTS["the record is not part of the transaction"]():
-        found = first_failure(consumer_world, range(SEEDS))
-        assert found is not None
-        outcome = found[2]
+        failure = first_failure(consumer_world, range(SEEDS))
+        assert failure is not None
+        outcome = failure[2]
         shrunk = shrink(consumer_world, outcome, seconds=3)
         again = consumer_world(Choices(replay=shrunk.choices))
     assert outcome.violations[0].kind in {violation.kind for violation in shrunk.violations}
@@ -87,9 +87,9 @@ def test_a_failure_is_shrunk_to_a_short_schedule_of_the_same_kind() -> None:
 )
 def test_every_bug_that_is_put_in_on_purpose_is_found(name: str) -> None:
     with MUTANTS[name]():
-        found = first_failure(consumer_world, range(SEEDS))
-    assert found is not None, f"not found in {SEEDS} schedules"
-    print(f"{name}: found after {found[0]} schedules: {found[2].violations[0]}")
+        failure = first_failure(consumer_world, range(SEEDS))
+    assert failure is not None, f"not found in {SEEDS} schedules"
+    print(f"{name}: found after {failure[0]} schedules: {failure[2].violations[0]}")
 
 
 @pytest.mark.parametrize("name", ASYNC_MUTANTS)

@@ -29,9 +29,9 @@ QUICKLY_FOUND = (
 
 
 def check(world: World, seeds: range) -> None:
-    found = first_failure(world, seeds)
-    if found is not None:
-        _, seed, outcome = found
+    failure = first_failure(world, seeds)
+    if failure is not None:
+        _, seed, outcome = failure
         pytest.fail(str(Failure(world.__name__, seed, outcome, shrink(world, outcome))))
 
 
@@ -64,16 +64,16 @@ def test_schedules_of_spark_are_full_of_trouble() -> None:
 )
 def test_every_bug_that_is_put_into_the_source_on_purpose_is_found(name: str) -> None:
     with MUTANTS[name]():
-        found = first_failure(spark_world, range(MUTANT_SEEDS))
-    assert found is not None, f"not found in {MUTANT_SEEDS} schedules"
-    print(f"{name}: found after {found[0]} schedules: {found[2].violations[0]}")
+        failure = first_failure(spark_world, range(MUTANT_SEEDS))
+    assert failure is not None, f"not found in {MUTANT_SEEDS} schedules"
+    print(f"{name}: found after {failure[0]} schedules: {failure[2].violations[0]}")
 
 
 def test_a_failing_schedule_is_made_shorter_and_still_shows_the_same() -> None:
     with MUTANTS["a commit is known by its number only"]():
-        found = first_failure(spark_world, range(200))
-        assert found is not None
-        _, _, outcome = found
+        failure = first_failure(spark_world, range(200))
+        assert failure is not None
+        _, _, outcome = failure
         shrunk = shrink(spark_world, outcome, seconds=3.0)
         again = spark_world(Choices(replay=shrunk.choices))
     assert len(shrunk.choices) < len(outcome.choices)

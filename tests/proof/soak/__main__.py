@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="semel-soak-", dir=options.folder))
     began = time.monotonic()
 
-    def say(text: str) -> None:
+    def notify(text: str) -> None:
         print(f"[{time.monotonic() - began:7.1f} s] {text}", flush=True)
 
     machine = f"{psutil.cpu_count()} CPUs, {psutil.virtual_memory().total >> 30} GiB, load {psutil.getloadavg()[0]:.1f}"
@@ -44,13 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flaw=options.flaw,
             seed=options.seed,
         )
-        result = Soak(plan, say).run()
+        result = Soak(plan, notify).run()
         lines += [*report.summary(result), ""]
         failed = bool(result.findings or result.slow)
     if not options.only_soak:
-        say("overload of the broker")
-        of_broker = overload.overload_broker(_made(folder / "broker"), options.overload_seconds, say=say)
-        say("overload of a worker")
+        notify("overload of the broker")
+        of_broker = overload.overload_broker(_made(folder / "broker"), options.overload_seconds, notify=notify)
+        notify("overload of a worker")
         of_worker = overload.overload_worker(_made(folder / "worker"), options.overload_seconds)
         lines += [*of_broker.lines(), "", *of_worker.lines()]
         for each in (of_broker, of_worker):

@@ -32,7 +32,7 @@ def findings(sends: Records, effects: Records, present: Sequence[int] = ()) -> l
     last = int(numbers.max()) if len(numbers) else -1
     sends, effects = (records[np.argsort(records["n"], kind="stable")] for records in (sends, effects))
     left = np.sort(np.array(present, dtype="<i8"))
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     texts: list[str] = []
     for start in range(0, last + 1, BLOCK):
         verdict = check(
@@ -44,11 +44,11 @@ def findings(sends: Records, effects: Records, present: Sequence[int] = ()) -> l
             logged=_LOGGED,
             limit=_SHOWN,
         )
-        found.update({kind.value: count for kind, count in verdict.found.items()})
+        counts.update({kind.value: count for kind, count in verdict.found.items()})
         if len(texts) < _SHOWN:
             texts += [finding.text for finding in verdict.findings]
     examples = "; ".join(texts[:_SHOWN])
-    return [f"{count:,} messages are {kind}: {examples}" for kind, count in found.items()]
+    return [f"{count:,} messages are {kind}: {examples}" for kind, count in counts.items()]
 
 
 def _ends(start: int) -> tuple[int, int]:

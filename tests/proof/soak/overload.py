@@ -84,13 +84,13 @@ class BrokerResult:
 
 
 def overload_broker(
-    folder: Path, seconds: float, peak_seconds: float = 5.0, say: Callable[[str], None] = lambda _: None
+    folder: Path, seconds: float, peak_seconds: float = 5.0, notify: Callable[[str], None] = lambda _: None
 ) -> BrokerResult:
     broker = BrokerProcess(folder)
     with ended(broker):
         create_queues(broker.client())
         result = BrokerResult(seconds)
-        _load(result, broker, peak_seconds, say)
+        _load(result, broker, peak_seconds, notify)
         present = [json.loads(message["Body"])["n"] for message in Admin(broker.client()).messages(QUEUE)]
         if code := broker.end():
             result.findings.append(f"the broker ended with exit code {code}: {broker.last_words()}")
@@ -107,7 +107,7 @@ def overload_broker(
     return result
 
 
-def _load(result: BrokerResult, broker: BrokerProcess, peak_seconds: float, say: Callable[[str], None]) -> None:
+def _load(result: BrokerResult, broker: BrokerProcess, peak_seconds: float, notify: Callable[[str], None]) -> None:
     process = psutil.Process(broker.pid)
     address = urlsplit(broker.url)
     place = (str(address.hostname), int(address.port or 0))
@@ -119,7 +119,7 @@ def _load(result: BrokerResult, broker: BrokerProcess, peak_seconds: float, say:
     started, first = cpu(), Generator(place, QUEUE, connections=PEAK_CONNECTIONS)
     result.peak = first.closed_loop(peak_seconds)
     result.peak_cpu = cpu() - started
-    say(f"peak {result.peak.rate:,.0f} messages/s; {FACTOR:g} times that for {result.seconds:.0f} s")
+    notify(f"peak {result.peak.rate:,.0f} messages/s; {FACTOR:g} times that for {result.seconds:.0f} s")
     before = process.memory_info().rss
     with _Highest(process) as highest:
         started, second = cpu(), Generator(place, QUEUE, connections=CONNECTIONS, first=first.next_number)

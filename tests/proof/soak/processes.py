@@ -156,8 +156,8 @@ def folder_size(folder: Path) -> int:
 
 def counts(client: Client, queue: str) -> tuple[int, int, int]:
     """Visible, in flight, delayed."""
-    found = client.queue(queue).attributes(*_COUNTS)
-    visible, in_flight, delayed = (int(found[name]) for name in _COUNTS)
+    attributes = client.queue(queue).attributes(*_COUNTS)
+    visible, in_flight, delayed = (int(attributes[name]) for name in _COUNTS)
     return visible, in_flight, delayed
 
 

@@ -30,7 +30,7 @@ THREADS: Final = 8
 LOOK_SECONDS: Final = 0.02
 
 
-class Gate:
+class Pacer:
     """Lets batches through in their time: `rate` messages a second, or while less than `backlog` are waiting."""
 
     def __init__(self, queue: Queue, rate: float, backlog: int, stop: threading.Event) -> None:
@@ -60,8 +60,8 @@ class Gate:
 
 
 class Producer:
-    def __init__(self, queue: Queue, gate: Gate, first: int, sends: IO[bytes], pad: int) -> None:
-        self._queue, self._gate, self._first, self._sends = queue, gate, first, sends
+    def __init__(self, queue: Queue, pacer: Pacer, first: int, sends: IO[bytes], pad: int) -> None:
+        self._queue, self._pacer, self._first, self._sends = queue, pacer, first, sends
         self._pad = "x" * pad
         self._batches = itertools.count()
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class Producer:
             with self._lock:
                 batch = next(self._batches)
                 self.last = self._first + (batch + 1) * BATCH
-            self._gate.wait(batch)
+            self._pacer.wait(batch)
             start = self._first + batch * BATCH
             self._send(range(start, start + BATCH))
 
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     client = Client(options.endpoint, "us-east-1", access_key="test", secret_key="test")
     queue = client.queue(options.queue)
     with _stopped_by(signal.SIGTERM, signal.SIGINT) as stop, options.sends.open("ab") as sends:
-        producer = Producer(queue, Gate(queue, options.rate, options.backlog, stop), options.first, sends, options.pad)
+        producer = Producer(queue, Pacer(queue, options.rate, options.backlog, stop), options.first, sends, options.pad)
         threads = [threading.Thread(target=producer.run, args=(stop,)) for _ in range(THREADS)]
         for thread in threads:
             thread.start()

@@ -94,9 +94,9 @@ def _disk(result: Result, at: float) -> list[str]:
 
 
 def _memory(result: Result) -> list[str]:
-    found = []
+    bullets = []
     for process in figures.processes(result.samples):
         points = [(sample.at, float(sample.rss)) for sample in result.samples if sample.process == process]
         grown = figures.growth(points, result.plan.seconds)
-        found.append(f"- Memory of the {process} in the second half: {grown / MIB:+.1f} MiB.")
-    return found
+        bullets.append(f"- Memory of the {process} in the second half: {grown / MIB:+.1f} MiB.")
+    return bullets

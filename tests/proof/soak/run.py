@@ -119,10 +119,10 @@ class Result:
 
 
 class Soak:
-    """One run in a folder of its own. `say` gets a line of progress for each window."""
+    """One run in a folder of its own. `notify` gets a line of progress for each window."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None] = lambda _: None) -> None:
-        self.plan, self._say = plan, say
+    def __init__(self, plan: Plan, notify: Callable[[str], None] = lambda _: None) -> None:
+        self.plan, self._notify = plan, notify
         self.result = Result(plan)
         self._sends = [plan.folder / "sends-peak", plan.folder / "sends-soak"]
 
@@ -155,7 +155,7 @@ class _Run:
     """The parts of a run in their order, while the processes live."""
 
     def __init__(self, soak: Soak, broker: BrokerProcess, fleet: Fleet, effects: Effects) -> None:
-        self._plan, self._result, self._say = soak.plan, soak.result, soak._say
+        self._plan, self._result, self._notify = soak.plan, soak.result, soak._notify
         self._sends = soak._sends
         self._broker, self._fleet, self._effects = broker, fleet, effects
         self._client = broker.client()
@@ -164,7 +164,9 @@ class _Run:
         result = self._result
         first = self._measure_peak()
         result.rate = self._plan.rate or result.peak * self._plan.share
-        self._say(f"peak {result.peak:,.0f} messages/s; soak at {result.rate:,.0f}/s for {self._plan.seconds:,.0f} s")
+        self._notify(
+            f"peak {result.peak:,.0f} messages/s; soak at {result.rate:,.0f}/s for {self._plan.seconds:,.0f} s"
+        )
         for kind, rate, milliseconds in FAULTS if self._plan.faults else ():
             self._broker.set_fault(kind, rate, milliseconds)
         workers = [worker.pid for worker in self._fleet.workers()]
@@ -210,7 +212,7 @@ class _Run:
                 for process in (self._broker, self._fleet):
                     self._check(process.is_running, process)
                 before, done = done, self._effects.count()
-                self._tell(number * window, (done - before) / window)
+                self._report(number * window, (done - before) / window)
             stop.set()
             sampler.join()
             self._check(producer.wait(figures.compared_seconds(plan.seconds) + 60) == 0, producer)
@@ -226,14 +228,14 @@ class _Run:
             self._result.samples += samples_of(at, self._broker, self._fleet)
             self._result.disk.append(Disk(at, folder_size(self._broker.data), self._effects.size()))
 
-    def _tell(self, at: float, rate: float) -> None:
+    def _report(self, at: float, rate: float) -> None:
         newest = {sample.process: sample for sample in self._result.samples[-8:]}
         uses = ", ".join(
             f"{name} {sample.rss / figures.MIB:.0f} MiB {sample.files} files {sample.threads} threads"
             for name, sample in sorted(newest.items())
         )
         visible, in_flight, _ = counts(self._client, QUEUE)
-        self._say(f"{at:6.0f} s: {rate:,.0f} effects/s, {visible:,} wait, {in_flight:,} in flight; {uses}")
+        self._notify(f"{at:6.0f} s: {rate:,.0f} effects/s, {visible:,} wait, {in_flight:,} in flight; {uses}")
 
     def _drain(self) -> None:
         """Until the queue is empty: then whatever has no effect is lost."""
@@ -260,7 +262,7 @@ def disk_findings(result: Result) -> list[str]:
     seconds = result.plan.seconds
     messages = result.rate * seconds / 2
     keys = 0.0 if seconds > 3 * result.plan.retention else messages * KEY_BYTES
-    found = []
+    findings = []
     for what, points, allowed in (
         ("data folder of the broker", [(disk.at, float(disk.broker)) for disk in result.disk], FLAT_DISK),
         (
@@ -271,11 +273,11 @@ def disk_findings(result: Result) -> list[str]:
     ):
         grown = figures.growth(points, seconds)
         if grown > allowed:
-            found.append(
+            findings.append(
                 f"the {what} grew by {grown / figures.MIB:.1f} MiB in the second half of the run; "
                 f"{allowed / figures.MIB:.1f} MiB would be right"
             )
-    return found
+    return findings
 
 
 @contextmanager

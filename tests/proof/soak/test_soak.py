@@ -11,7 +11,7 @@ from soak import overload, report
 from soak.app import FLAWS
 from soak.run import Plan, Result, Soak
 
-FOUND: Final = {
+FINDINGS: Final = {
     "memory": "the memory of the worker 1 grew by",
     "files": "the worker 1 leaks open files",
     "threads": "the worker 1 leaks threads",
@@ -43,7 +43,7 @@ def test_at_70_percent_of_the_peak_with_faults_on_nothing_is_lost_doubled_or_lea
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_the_soak_finds_an_app_that_leaks_loses_or_doubles(tmp_path: Path, flaw: str) -> None:
     result = soaked(Plan(12, tmp_path, workers=1, rate=150, peak_seconds=1, faults=False, flaw=flaw))
-    assert [finding for finding in result.findings if FOUND[flaw] in finding], result.findings
+    assert [finding for finding in result.findings if FINDINGS[flaw] in finding], result.findings
 
 
 @pytest.mark.slow
