@@ -113,8 +113,8 @@ class Place:
         return driver
 
     def entry(self, key: str, queue: str = "orders") -> Entry | None:
-        (found,) = self.ledger.get([self.ledger_key(key, queue)])
-        return found
+        (entry,) = self.ledger.get([self.ledger_key(key, queue)])
+        return entry
 
     def take_over(self, key: str, queue: str = "orders") -> None:
         """Somebody else has the key from now on, for a lease."""
@@ -127,9 +127,9 @@ class Place:
         return scoped(self.client.queue(queue).scope, key)
 
     def known(self, key: str, queue: str = "orders") -> Entry:
-        found = self.entry(key, queue)
-        assert found is not None, f"the ledger does not know {key} of {queue}"
-        return found
+        entry = self.entry(key, queue)
+        assert entry is not None, f"the ledger does not know {key} of {queue}"
+        return entry
 
 
 def take(driver: Driver, queue: str = "orders") -> QueueConsumer:
@@ -142,7 +142,7 @@ def take(driver: Driver, queue: str = "orders") -> QueueConsumer:
 def ledger_away(monkeypatch: pytest.MonkeyPatch, *calls: str) -> None:
     """These calls of every SQLite ledger fail as in an outage, until `monkeypatch.undo()`."""
 
-    def away(*_given: object, **_options: object) -> None:
+    def away(*_arguments: object, **_options: object) -> None:
         raise LedgerUnavailable("away")
 
     for call in calls:
@@ -171,15 +171,15 @@ def place_of(
         ledger = open_ledger(clock) if open_ledger else SqliteLedger(":memory:", clock=clock)
         stack.enter_context(ledger)
         options: dict[str, Any] = {"sleep": lambda _seconds: None} | ACCESS | client
-        found = Client(broker.url, broker.region, **options)
-        stack.callback(found.close)
-        yield Place(broker, found, clock, ledger)
+        sqs_client = Client(broker.url, broker.region, **options)
+        stack.callback(sqs_client.close)
+        yield Place(broker, sqs_client, clock, ledger)
 
 
 @contextlib.contextmanager
 def new_place(**client: Any) -> Iterator[Place]:
-    with running(clock="manual") as broker, place_of(broker, **client) as found:
-        yield found
+    with running(clock="manual") as broker, place_of(broker, **client) as place:
+        yield place
 
 
 class Calls:
@@ -187,16 +187,16 @@ class Calls:
 
     def __init__(self, *outcomes: BaseException) -> None:
         self.outcomes = list(outcomes)
-        self.seen: list[tuple[str, int]] = []  # key and attempt
+        self.attempts: list[tuple[str, int]] = []  # key and attempt
 
     def __call__(self, ctx: Context) -> None:
-        self.seen.append((ctx.key, ctx.attempt))
+        self.attempts.append((ctx.key, ctx.attempt))
         if self.outcomes:
             raise self.outcomes.pop(0)
 
     @property
     def keys(self) -> list[str]:
-        return [key for key, _ in self.seen]
+        return [key for key, _ in self.attempts]
 
 
 def shop(calls: Calls, queue: str = "orders", *, key: Any = "$.id", payload: Any = None, **options: Any) -> App:

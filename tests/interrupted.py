@@ -49,20 +49,20 @@ def interrupt(command: Sequence[str], folder: Path, when: Callable[[str, Sequenc
         lines = tuple(map(_command_line, left))
         return Ended(code, seconds, log.read_text(errors="replace"), lines)
     finally:
-        for one in _processes(process.pid):
-            one.kill()
+        for survivor in _processes(process.pid):
+            survivor.kill()
 
 
 def _processes(session: int) -> list[psutil.Process]:
     """All processes of a session but those that are over and only wait to be reaped."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except (ProcessLookupError, psutil.NoSuchProcess):
             pass
-    return found
+    return processes
 
 
 def _command_line(process: psutil.Process) -> str:

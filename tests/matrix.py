@@ -97,7 +97,7 @@ def run_tests(name: str, environment: Path, tests: Sequence[str], workers: int) 
     return Result(name, f"{outcome}, {time.monotonic() - began:.0f} s", failed=code != 0)
 
 
-def on_pythons(versions: Sequence[str], given: argparse.Namespace) -> Iterator[Result]:
+def on_pythons(versions: Sequence[str], options: argparse.Namespace) -> Iterator[Result]:
     for minor in versions:
         python = find_python(minor, os.environ, Path(sys.executable))
         if python is None:
@@ -106,12 +106,12 @@ def on_pythons(versions: Sequence[str], given: argparse.Namespace) -> Iterator[R
         print(f"\nPython {python.version} ({python.path})", flush=True)
         name, environment = f"Python {python.version}", ROOT / f".venv-{minor}"
         if install(environment, python.path):
-            yield run_tests(name, environment, given.tests, given.workers)
+            yield run_tests(name, environment, options.tests, options.workers)
         else:
             yield Result(name, NOT_INSTALLED, failed=True)
 
 
-def on_sparks(versions: Sequence[str], given: argparse.Namespace) -> Iterator[Result]:
+def on_sparks(versions: Sequence[str], options: argparse.Namespace) -> Iterator[Result]:
     for minor in versions:
         environment = ROOT / f".venv-spark-{minor}"
         print(f"\nPySpark {minor}", flush=True)
@@ -120,7 +120,7 @@ def on_sparks(versions: Sequence[str], given: argparse.Namespace) -> Iterator[Re
             continue
         ask = [str(environment / "bin" / "python"), "-c", "import pyspark; print(pyspark.__version__)"]
         version = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
-        yield run_tests(f"PySpark {version}", environment, given.tests, given.workers)
+        yield run_tests(f"PySpark {version}", environment, options.tests, options.workers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,12 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tests", nargs="*", help="what pytest runs (default: some folders of the fast tier)")
     parser.add_argument("--version", action="append", help="only this version, such as 3.13; may be repeated")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default %(default)s)")
-    given = parser.parse_intermixed_args(arguments)
-    given.tests = given.tests or DEFAULT_TESTS[given.kind]
-    if given.kind == "pythons":
-        results = list(on_pythons(given.version or PYTHONS, given))
+    options = parser.parse_intermixed_args(arguments)
+    options.tests = options.tests or DEFAULT_TESTS[options.kind]
+    if options.kind == "pythons":
+        results = list(on_pythons(options.version or PYTHONS, options))
     else:
-        results = list(on_sparks(given.version or SPARKS, given))
+        results = list(on_sparks(options.version or SPARKS, options))
     print()
     for result in results:
         print(f"{result.name}: {result.outcome}")

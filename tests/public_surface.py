@@ -119,11 +119,14 @@ def public_definitions() -> dict[str, Definition]:
     result = {}
     for package in PACKAGES:
         for name in public_names(package):
-            found = definition(package, name)
-            if found is None:
+            public_definition = definition(package, name)
+            if public_definition is None:
                 raise LookupError(f"{package}.{name} is in __all__, and nothing in Semel defines it")
-            if known.setdefault((found.module, found.name), f"{package}.{name}") == f"{package}.{name}":
-                result[f"{package}.{name}"] = found
+            if (
+                known.setdefault((public_definition.module, public_definition.name), f"{package}.{name}")
+                == f"{package}.{name}"
+            ):
+                result[f"{package}.{name}"] = public_definition
     return result
 
 
@@ -150,26 +153,26 @@ def only_raised(owner: Definition) -> bool:
 
 def surface() -> list[str]:
     definitions = public_definitions()
-    names = {(found.module, found.name): full for full, found in definitions.items()}
+    names = {(definition.module, definition.name): full for full, definition in definitions.items()}
     lines = []
     for package in PACKAGES:
         lines.append(f"# {package}")
         for name in public_names(package):
-            found = definition(package, name)
-            assert found is not None
+            public_definition = definition(package, name)
+            assert public_definition is not None
             full = f"{package}.{name}"
-            known_as = names[found.module, found.name]
-            lines += described(full, found) if known_as == full else [f"{full} = {known_as}"]
+            known_as = names[public_definition.module, public_definition.name]
+            lines += described(full, public_definition) if known_as == full else [f"{full} = {known_as}"]
         lines.append("")
     return lines[:-1]
 
 
-def described(full: str, found: Definition) -> list[str]:
-    match found.node:
+def described(full: str, definition: Definition) -> list[str]:
+    match definition.node:
         case ast.ClassDef():
-            return described_class(full, found)
+            return described_class(full, definition)
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return [function_line(full, found.node)]
+            return [function_line(full, definition.node)]
         case ast.AnnAssign():
             return [full]
         case ast.Assign(value=value):
@@ -186,7 +189,7 @@ def described_class(full: str, owner: Definition) -> list[str]:
 
 @cache
 def _public() -> frozenset[tuple[str, str]]:
-    return frozenset((found.module, found.name) for found in public_definitions().values())
+    return frozenset((definition.module, definition.name) for definition in public_definitions().values())
 
 
 def is_public(owner: Definition) -> bool:

@@ -26,15 +26,15 @@ _RELEASE: Final = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 
 def problems(version: str, changelog: str, changes: str, *, dry: bool) -> list[str]:
     """What forbids a release. `changes`: what `git status --porcelain` prints."""
-    found = []
+    reasons = []
     if not dry and not _RELEASE.fullmatch(version):
-        found.append(f"{version} is not the version of a release, such as 0.1.0 or 0.1.0rc1: src/semel/version.py")
+        reasons.append(f"{version} is not the version of a release, such as 0.1.0 or 0.1.0rc1: src/semel/version.py")
     if not dry and changes.strip():
-        found.append(f"the tree has changes that are not committed:\n{changes.rstrip()}")
+        reasons.append(f"the tree has changes that are not committed:\n{changes.rstrip()}")
     headings = [version] if _RELEASE.fullmatch(version) else [version, "Unreleased"]
     if not any(re.search(rf"^## {re.escape(heading)}(\s|$)", changelog, re.MULTILINE) for heading in headings):
-        found.append(f"CHANGELOG.md has no section for this version: ## {headings[-1]}")
-    return found
+        reasons.append(f"CHANGELOG.md has no section for this version: ## {headings[-1]}")
+    return reasons
 
 
 def reminders(version: str, data: Path = ROOT / "tests" / "upgrade" / "data") -> list[str]:
@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dry = parser.parse_args(arguments).dry
     status = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True, text=True)
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    if found := problems(__version__, changelog, status.stdout, dry=dry):
-        sys.exit("no release:\n" + "\n".join(f"- {problem}" for problem in found))
+    if reasons := problems(__version__, changelog, status.stdout, dry=dry):
+        sys.exit("no release:\n" + "\n".join(f"- {problem}" for problem in reasons))
     for reminder in reminders(__version__):
         print(reminder, flush=True)
     wheel, source = build()

@@ -39,7 +39,7 @@ def violations(source: str, file: str) -> Iterator[str]:
             yield f"{file} waits"
     if calls & {"import_module", "__import__", "lazy_names"}:
         texts = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        named = {found[1] for text in texts if (found := re.match(r"semel\.(\w+)", text))}
+        named = {match[1] for text in texts if (match := re.match(r"semel\.(\w+)", text))}
         top = file.partition("/")[0]
         yield from (f"{file} names semel.{name}" for name in sorted(named - {top} - MAY_NAME.get(top, set())))
 
@@ -59,7 +59,7 @@ def test_the_engine_and_the_wire_are_pure_and_no_string_goes_round_the_layers() 
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 300
     assert [
-        found for file in files for found in violations(file.read_text(), file.relative_to(PACKAGE).as_posix())
+        violation for file in files for violation in violations(file.read_text(), file.relative_to(PACKAGE).as_posix())
     ] == []
 
 

@@ -21,9 +21,11 @@ from semel.broker import running
 NO_EXAMPLE_YET: Final[frozenset[str]] = frozenset()
 NEED_A_SERVER: Final = frozenset({"semel.DynamoLedger", "semel.PostgresLedger", "semel.RedisLedger"})
 DEFINITIONS: Final = {
-    name: found for name, found in public_definitions().items() if isinstance(found.node, ast.ClassDef | Function)
+    name: definition
+    for name, definition in public_definitions().items()
+    if isinstance(definition.node, ast.ClassDef | Function)
 }
-EXAMPLES: Final = {name: found for name, found in DEFINITIONS.items() if ">>>" in found.docstring}
+EXAMPLES: Final = {name: definition for name, definition in DEFINITIONS.items() if ">>>" in definition.docstring}
 
 
 def needs_an_example(name: str) -> bool:
@@ -32,8 +34,10 @@ def needs_an_example(name: str) -> bool:
 
 
 def example_of(name: str) -> doctest.DocTest:
-    found = EXAMPLES[name]
-    return doctest.DocTestParser().get_doctest(found.docstring, {}, name, found.module, found.node.lineno)
+    definition = EXAMPLES[name]
+    return doctest.DocTestParser().get_doctest(
+        definition.docstring, {}, name, definition.module, definition.node.lineno
+    )
 
 
 @pytest.fixture
@@ -81,21 +85,23 @@ def test_every_public_name_has_an_example() -> None:
 
 @pytest.mark.parametrize("name", sorted(DEFINITIONS))
 def test_every_public_name_and_method_has_a_docstring(name: str) -> None:
-    found = DEFINITIONS[name]
-    assert found.docstring.rstrip('"').strip(), name
-    if isinstance(found.node, ast.ClassDef):
-        listed = members(found).keys()
-        assert [method for method in methods(found) if method in listed and not explained(found, method)] == []
+    definition = DEFINITIONS[name]
+    assert definition.docstring.rstrip('"').strip(), name
+    if isinstance(definition.node, ast.ClassDef):
+        listed = members(definition).keys()
+        assert [
+            method for method in methods(definition) if method in listed and not explained(definition, method)
+        ] == []
 
 
 def methods(owner: Definition) -> dict[str, Function]:
     """Public methods and properties by name, those of base classes included."""
     assert isinstance(owner.node, ast.ClassDef)
-    found: dict[str, Function] = {}
+    base_methods: dict[str, Function] = {}
     for base in reversed(bases(owner)):
-        found |= methods(base)
+        base_methods |= methods(base)
     own = [node for node in owner.node.body if isinstance(node, Function)]
-    return found | {node.name: node for node in own if node.name[0] != "_" and not is_internal(node)}
+    return base_methods | {node.name: node for node in own if node.name[0] != "_" and not is_internal(node)}
 
 
 def explained(owner: Definition, method: str) -> bool:

@@ -23,7 +23,7 @@ _LINE: Final = re.compile(r"(?P<indent>[ │├└─]*)(?P<name>\w+)(?: \((?P<a
 
 def defined() -> dict[str, Definition]:
     """Every error class that is not private, by its name."""
-    found: dict[str, Definition] = {}
+    owners: dict[str, Definition] = {}
     for file in sorted((SOURCE / "semel").rglob("*.py")):
         parts = file.relative_to(SOURCE).with_suffix("").parts
         if len(parts) > 1 and parts[1] in PROGRAMS:
@@ -33,9 +33,9 @@ def defined() -> dict[str, Definition]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owner = Definition(module, node.name, node)
                 if is_error(owner):
-                    assert node.name not in found, f"two errors have the name {node.name}"
-                    found[node.name] = owner
-    return found
+                    assert node.name not in owners, f"two errors have the name {node.name}"
+                    owners[node.name] = owner
+    return owners
 
 
 def drawn() -> dict[str, re.Match[str]]:

@@ -79,28 +79,28 @@ def test_an_example_says_in_its_first_lines_how_to_start_it(path: Path) -> None:
 
 
 def test_the_tour_of_the_broker_tells_the_whole_story(tmp_path: Path) -> None:
-    told = run("broker_tour.py", tmp_path)
-    steps = [line.split("  ")[1].strip() for line in told.splitlines() if line.startswith("  ")]
+    output = run("broker_tour.py", tmp_path)
+    steps = [line.split("  ")[1].strip() for line in output.splitlines() if line.startswith("  ")]
     assert steps == ["send", "receive", "receive", "redelivery", "dead letter", "redrive", "receive", "delete"]
-    assert "orders: 0 visible, 0 in flight · orders-dlq: 0 visible, 0 in flight" in told
+    assert "orders: 0 visible, 0 in flight · orders-dlq: 0 visible, 0 in flight" in output
 
 
 def test_the_order_shipper_runs_as_it_stands(tmp_path: Path) -> None:
-    told = run("orders.py", tmp_path)
-    assert "6 messages for 3 orders." in told
-    assert "lamp" in told
-    assert "Calls to the warehouse: 4. Messages in orders-dlq: 2." in told  # the second unicorn is rejected, too
+    output = run("orders.py", tmp_path)
+    assert "6 messages for 3 orders." in output
+    assert "lamp" in output
+    assert "Calls to the warehouse: 4. Messages in orders-dlq: 2." in output  # the second unicorn is rejected, too
 
 
 def test_the_account_ledger_runs_as_it_stands(tmp_path: Path) -> None:
-    told = run("accounts.py", tmp_path)
-    assert "6 messages for 3 events, 3 of them done." in told
-    assert "anna: 70 cents, bert: 80 cents" in told
+    output = run("accounts.py", tmp_path)
+    assert "6 messages for 3 events, 3 of them done." in output
+    assert "anna: 70 cents, bert: 80 cents" in output
 
 
 def test_the_payment_booker_runs_as_it_stands(tmp_path: Path, postgres_server: postgres.Server) -> None:
-    told = run("payments.py", tmp_path, PAYMENTS_LEDGER=postgres_server.url)
-    assert told == "6 messages for 3 payments: 3 booked, 3 receipts sent.\n"
+    output = run("payments.py", tmp_path, PAYMENTS_LEDGER=postgres_server.url)
+    assert output == "6 messages for 3 payments: 3 booked, 3 receipts sent.\n"
 
 
 def test_the_order_shipper_ships_each_order_once_though_its_worker_dies(
@@ -118,8 +118,8 @@ def test_the_order_shipper_ships_each_order_once_though_its_worker_dies(
     assert orders.warehouse.shipped == {"0": "lamp", "1": "chair", "2": "sofa"}
     assert orders.warehouse.calls > 3  # called again after the crash, always with the same key
     assert sqs_broker.peek("orders") == []
-    (letter, *others) = sqs_broker.peek("dead-orders")
-    assert "no such item" in str(letter)
+    (dead_letter, *others) = sqs_broker.peek("dead-orders")
+    assert "no such item" in str(dead_letter)
     assert len(others) <= 1  # its twin
 
 

@@ -54,11 +54,11 @@ def test_importing_a_package_loads_none_of_its_names(package: str) -> None:
 
 
 def test_what_is_read_from_the_source_is_what_the_class_has() -> None:
-    for full, found in public_definitions().items():
+    for full, public_definition in public_definitions().items():
         package, _, name = full.rpartition(".")
-        if isinstance(found.node, ast.ClassDef):
+        if isinstance(public_definition.node, ast.ClassDef):
             owner = getattr(import_module(package), name)
-            methods = [member for member, line in members(found).items() if line.startswith(f".{member}(")]
+            methods = [member for member, line in members(public_definition).items() if line.startswith(f".{member}(")]
             assert [member for member in methods if not callable(getattr(owner, member, None))] == []
 
 

@@ -18,8 +18,8 @@ def test_a_version_with_a_section_in_the_changelog_is_released(version: str) -> 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.2.0rc1", "1.1.0"])
 def test_a_version_without_a_section_is_not(version: str) -> None:
-    found = problems(version, CHANGELOG, "", dry=False)
-    assert found[-1].startswith("CHANGELOG.md has no section for this version")
+    reasons = problems(version, CHANGELOG, "", dry=False)
+    assert reasons[-1].startswith("CHANGELOG.md has no section for this version")
 
 
 def test_a_development_version_and_a_changed_tree_are_refused_unless_it_is_a_dry_run() -> None:
@@ -30,8 +30,8 @@ def test_a_development_version_and_a_changed_tree_are_refused_unless_it_is_a_dry
 
 
 def test_a_dry_run_of_a_development_version_needs_the_section_unreleased() -> None:
-    (found,) = problems("0.2.0.dev0", CHANGELOG.replace("Unreleased", "0.3.0"), "", dry=True)
-    assert found == "CHANGELOG.md has no section for this version: ## Unreleased"
+    (reason,) = problems("0.2.0.dev0", CHANGELOG.replace("Unreleased", "0.3.0"), "", dry=True)
+    assert reason == "CHANGELOG.md has no section for this version: ## Unreleased"
 
 
 def test_a_version_without_data_for_upgrade_tests_is_released_with_a_reminder(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ print("ended")
 
 @pytest.mark.parametrize("made", [WORKER, PIPELINE], ids=["worker", "pipeline"])
 def test_a_signal_in_the_middle_of_a_wait_is_heard_and_nothing_hangs(made: str) -> None:
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(made=made)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
+    assert (process.stdout, process.returncode) == ("ended\n", 0), process.stderr

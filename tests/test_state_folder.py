@@ -12,9 +12,9 @@ from semel.state_folder import state_folder
 
 def test_the_state_folder_is_where_the_user_says_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
     wanted = tmp_path / "own" / "place"
-    found = state_folder({"SEMEL_STATE": str(wanted), "XDG_STATE_HOME": "/nowhere"})
-    assert found == wanted
-    assert found.stat().st_mode & 0o777 == 0o700
+    folder = state_folder({"SEMEL_STATE": str(wanted), "XDG_STATE_HOME": "/nowhere"})
+    assert folder == wanted
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_without_a_word_it_is_where_the_system_keeps_state(tmp_path: Path) -> None:

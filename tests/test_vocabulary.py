@@ -59,8 +59,8 @@ class Ban(NamedTuple):
     @property
     def folder(self) -> str:
         """Only there; "" is everywhere."""
-        found = re.search(r"`([\w/.]+)`", self.where)
-        return found[1] if found else ""
+        match = re.search(r"`([\w/.]+)`", self.where)
+        return match[1] if match else ""
 
 
 def rows(text: str) -> list[list[str]]:
@@ -137,7 +137,7 @@ def texts() -> dict[str, str]:
 
 
 def names_with(ban: Ban, where: Iterable[Name]) -> list[str]:
-    found = []
+    hits = []
     for name in where:
         if not name.file.startswith(ban.folder) or name.file in EXEMPT_FILES:
             continue
@@ -148,8 +148,8 @@ def names_with(ban: Ban, where: Iterable[Name]) -> list[str]:
         else:
             hit = any(f" {word} " in name.words.replace(" dead letter", " ") for word in ban.words)
         if hit:
-            found.append(f"{name.file}:{name.line}: {name.text}; we say: {ban.instead}")
-    return found
+            hits.append(f"{name.file}:{name.line}: {name.text}; we say: {ban.instead}")
+    return hits
 
 
 def text_with(ban: Ban, where: dict[str, str]) -> list[str]:

@@ -14,11 +14,11 @@ PATIENCE: Final = 60.0
 def until(condition: Callable[[], Any], what: str = "it", process: subprocess.Popen[str] | None = None) -> Any:
     """Wait for something that is bound to happen, and return it; fails after a minute, or if the process ends."""
     ends = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while not (answer := condition()):
         assert time.monotonic() < ends, f"{what} did not happen within {PATIENCE:g} s"
         assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.005)
-    return found
+    return answer
 
 
 def free_port() -> int:

@@ -17,8 +17,8 @@ from semel.sqs.client.admin import Admin
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with running(cooldowns=False) as found:
-        yield found
+    with running(cooldowns=False) as broker:
+        yield broker
 
 
 @pytest.fixture

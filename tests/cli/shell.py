@@ -60,7 +60,9 @@ class Shell:
             body = json.dumps({"id": f"o-{n}", "n": n})
             own = {"tenant": Attribute("String", "acme" if n % 2 else "umbrella")}
             entries.append(Entry(body, attributes=own_attributes.attributes(about, own, len(body))))
-        return [one.message_id for one in self.client.queue(queue).send_many(entries) if hasattr(one, "message_id")]
+        return [
+            answer.message_id for answer in self.client.queue(queue).send_many(entries) if hasattr(answer, "message_id")
+        ]
 
     def count(self, queue: str = DLQ, state: str | None = None) -> int:
         return len(self.broker.peek(queue, state, limit=10_000))

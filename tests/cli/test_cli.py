@@ -200,8 +200,8 @@ def test_credentials_that_are_not_there_are_a_failure_in_one_line(capsys: pytest
 
 
 def test_a_port_that_is_taken_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         assert_one_line(semel_says(capsys, "broker", "--ephemeral", "--port", port), port, "--port")
 
 

@@ -56,10 +56,10 @@ def test_the_help_of_every_command_has_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_example_in_the_help_is_a_command_that_is_understood(name: str) -> None:
-    found = list(examples(ALL[name]))
-    assert found
-    for example in found:
-        build_parser().parse_args(example)
+    commands = list(examples(ALL[name]))
+    assert commands
+    for command in commands:
+        build_parser().parse_args(command)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -112,10 +112,10 @@ def test_beside_a_broker_that_checks_signatures_it_signs_and_asks_for_its_token(
 
 
 def test_a_port_that_is_taken_is_known_before_anything_starts(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         for arguments in (
             ("broker", "--ephemeral", "--port", "0", "--dashboard-port", port),
             ("dashboard", "--port", port),

@@ -33,7 +33,7 @@ sys.modules.update(dict.fromkeys(["boto3", "pyspark", "pyarrow", "pandas", "jdk4
 
 def processes_under(folder: Path) -> list[str]:
     """Command lines of the processes that work in a folder."""
-    found = []
+    commands = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -42,8 +42,8 @@ def processes_under(folder: Path) -> list[str]:
             except OSError:
                 continue
             if str(folder) in command or f"TMPDIR={folder}" in environment:
-                found.append(command)
-    return found
+                commands.append(command)
+    return commands
 
 
 # The handler.
@@ -57,8 +57,8 @@ def test_the_tutorial_charges_some_orders_twice_where_semel_charges_each_once(tm
     command = [*SEMEL, "demo", "handler", "--orders", "100", "--output", "json"]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = json.loads(ran.stdout)
-    loop, semel = found["loop"], found["semel"]
+    comparison = json.loads(ran.stdout)
+    loop, semel = comparison["loop"], comparison["semel"]
     assert loop["charges"] == loop["deliveries"] > 100
     assert loop["charged_twice"] > 0
     assert (semel["charges"], semel["charged_twice"], semel["not_charged"]) == (100, 0, 0)
@@ -111,15 +111,15 @@ def test_the_pipeline_is_killed_in_the_middle_loses_nothing_doubles_nothing_and_
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = json.loads(ran.stdout)
-    assert found["passed"]
-    assert (found["orders"], found["rows"], found["lost"], found["doubled"]) == (orders, orders, 0, 0)
-    assert 0 < found["rows_at_kill"] < orders
-    assert found["delivered"] > found["sent"] > orders
-    causes = [found[name] for name in ("sent_twice", "delivered_again", "driver_killed")]
-    assert sum(causes) == found["duplicates"] == found["delivered"] - orders - found["poison"]
+    audit = json.loads(ran.stdout)
+    assert audit["passed"]
+    assert (audit["orders"], audit["rows"], audit["lost"], audit["doubled"]) == (orders, orders, 0, 0)
+    assert 0 < audit["rows_at_kill"] < orders
+    assert audit["delivered"] > audit["sent"] > orders
+    causes = [audit[name] for name in ("sent_twice", "delivered_again", "driver_killed")]
+    assert sum(causes) == audit["duplicates"] == audit["delivered"] - orders - audit["poison"]
     assert min(causes) >= 0
-    assert found["euros_sent"] == found["euros_in_table"]
+    assert audit["euros_sent"] == audit["euros_in_table"]
     assert processes_under(tmp_path) == []
 
 
@@ -132,10 +132,10 @@ def audited(**changes: Any) -> Audit:
 
 
 def test_every_surplus_delivery_has_exactly_one_cause() -> None:
-    found = audited()
-    assert found.duplicates == 12 - 3 - 1
-    assert (found.sent_twice, found.delivered_again, found.driver_killed) == (1, 9 - 5, 12 - 9)
-    assert found.problems == []
+    audit = audited()
+    assert audit.duplicates == 12 - 3 - 1
+    assert (audit.sent_twice, audit.delivered_again, audit.driver_killed) == (1, 9 - 5, 12 - 9)
+    assert audit.problems == []
 
 
 @pytest.mark.parametrize("figures", [{"received": 13}, {"received": 4}, {"delivered": 8}])
@@ -144,14 +144,14 @@ def test_an_audit_that_does_not_add_up_is_a_problem(figures: dict[str, int]) -> 
 
 
 def test_the_audit_sees_what_is_lost_and_what_is_doubled() -> None:
-    found = audited(rows=[("a", 10), ("b", 10), ("b", 10)])
-    assert (found.lost, found.doubled) == (1, 1)
-    assert found.problems == ["1 orders are lost, 1 are doubled"]
+    audit = audited(rows=[("a", 10), ("b", 10), ("b", 10)])
+    assert (audit.lost, audit.doubled) == (1, 1)
+    assert audit.problems == ["1 orders are lost, 1 are doubled"]
 
 
 def test_the_audit_sees_a_wrong_amount_and_a_missing_dead_letter() -> None:
-    found = audited(rows=[("a", 10), ("b", 10), ("c", 11)], dead_letters=0)
-    assert [problem.split(" ")[0] for problem in found.problems] == ["30", "of"]
+    audit = audited(rows=[("a", 10), ("b", 10), ("c", 11)], dead_letters=0)
+    assert [problem.split(" ")[0] for problem in audit.problems] == ["30", "of"]
 
 
 def test_the_rows_of_a_table_are_counted_before_it_has_any(tmp_path: Path) -> None:

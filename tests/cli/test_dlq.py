@@ -39,7 +39,7 @@ def test_list_filters_and_continues(shell: Shell) -> None:
     after = re.search(r"--after (\d+)", ran.out)
     assert after is not None
     more = shell("dlq", "list", DLQ, "--where", "attr.tenant = acme", "--after", after[1], "--output", "json").json
-    assert [one["key"] for one in more["messages"]] == ["o-9"]
+    assert [message["key"] for message in more["messages"]] == ["o-9"]
     assert (more["next"], more["complete"], more["cost"]["receives"]) == (None, True, 0)
     assert "none of the 10 messages in" in shell("dlq", "list", DLQ, "--where", "nowhere").out
 
@@ -54,19 +54,19 @@ def test_groups_counts_by_error_and_names_the_filter_of_a_group(shell: Shell) ->
     where = re.search(r"--where '(.+)'", ran.out)
     assert where is not None
     assert len(shell("dlq", "list", DLQ, "--where", where[1], "--output", "json").json["messages"]) == 7
-    assert [one["count"] for one in shell("dlq", "groups", DLQ, "--output", "json").json["groups"]] == [7, 2]
+    assert [group["count"] for group in shell("dlq", "groups", DLQ, "--output", "json").json["groups"]] == [7, 2]
 
 
 def test_show_prints_one_message_and_nothing_in_it_controls_the_terminal(shell: Shell) -> None:
     shell.client.queue(DLQ).send('{"a": "\u009b31mred\u202e"}', attributes={"x": "\u009b1m"})
-    (one,) = shell("dlq", "list", DLQ, "--output", "json").json["messages"]
-    ran = shell("dlq", "show", DLQ, one["id"])
+    (message,) = shell("dlq", "list", DLQ, "--output", "json").json["messages"]
+    ran = shell("dlq", "show", DLQ, message["id"])
     assert ran.code == 0
     assert not set(ran.out) & {"\x1b", "\u202e", "\u009b"}
     assert "U+009B31mredU+202E" in ran.out
     assert "moved by SQS" in ran.out
-    assert shell("dlq", "show", DLQ, one["id"], "--body").out == '{"a": "\u009b31mred\u202e"}'
-    assert shell("dlq", "show", DLQ, one["id"], "--output", "json").json["body_bytes"] == 20
+    assert shell("dlq", "show", DLQ, message["id"], "--body").out == '{"a": "\u009b31mred\u202e"}'
+    assert shell("dlq", "show", DLQ, message["id"], "--output", "json").json["body_bytes"] == 20
     missing = shell("dlq", "show", DLQ, "nobody")
     assert (missing.code, "nobody" in missing.err) == (1, True)
 
@@ -283,7 +283,7 @@ def test_json_has_the_same_names_everywhere(shell: Shell) -> None:
     assert shell("dlq", "show", DLQ, page["messages"][0]["id"], "--output", "json").json == page["messages"][0]
     groups = shell("dlq", "groups", DLQ, "--output", "json").json
     assert shell("dlq", "groups", DLQ, "--output", "jsonl").lines == groups["groups"]
-    assert [one["name"] for one in shell("dlq", "queues", "--output", "jsonl").lines] == [DLQ]
+    assert [queue["name"] for queue in shell("dlq", "queues", "--output", "jsonl").lines] == [DLQ]
 
 
 def test_every_table_fits_80_columns(shell: Shell) -> None:

@@ -23,7 +23,7 @@ def test_redrive_sends_what_matches_back_and_prints_the_counts(shell: Shell) -> 
         f"redrive messages that match, of 20 in orders-dlq\n  at {shell.broker.url}, account 000000000000\n"
     )
     assert (shell.count(), shell.count("orders")) == (10, 10)
-    ids = [one["id"] for one in shell("dlq", "list", DLQ, "--output", "json").json["messages"]]
+    ids = [message["id"] for message in shell("dlq", "list", DLQ, "--output", "json").json["messages"]]
     quiet = shell("dlq", "redrive", DLQ, "--id", f"{ids[0]},{ids[1]}", "--no-canary", "--quiet", "--output", "json")
     assert (quiet.err, quiet.json["state"], quiet.json["counts"]["sent"]) == ("", "done", 2)
     assert shell("dlq", "redrive", DLQ, "--all", "--limit", "3", "--rate", "1000", "--no-canary").code == 0
@@ -129,9 +129,9 @@ def test_a_bar_says_what_is_known_and_fits_the_terminal() -> None:
 
 
 def test_the_defaults_of_redrive_are_those_of_its_plan() -> None:
-    given = build_parser().parse_args(["dlq", "redrive", DLQ, "--all"])
+    arguments = build_parser().parse_args(["dlq", "redrive", DLQ, "--all"])
     plan = RedrivePlan(queue=DLQ, all=True)
-    assert (given.canary, given.threads, given.engine) == (plan.canary, plan.threads, plan.engine)
+    assert (arguments.canary, arguments.threads, arguments.engine) == (plan.canary, plan.threads, plan.engine)
     with pytest.raises(SystemExit):
         build_parser().parse_args(["dlq", "redrive", DLQ, "--all", "--engine", "other"])
     for engine in Engine:

@@ -42,10 +42,10 @@ class Hooks:
 def test_watch_once_remembers_what_it_told(shell: Shell, tmp_path: Path) -> None:
     assert shell("dlq", "watch", "--once").code == 0
     shell.dead_letter(3)
-    told = tmp_path / "told"
-    command = f'echo "$SEMEL_ALARM_KIND $SEMEL_ALARM_QUEUE $SEMEL_ALARM_NEW" >> {told}'
+    alarms = tmp_path / "alarms"
+    command = f'echo "$SEMEL_ALARM_KIND $SEMEL_ALARM_QUEUE $SEMEL_ALARM_NEW" >> {alarms}'
     ran = shell("dlq", "watch", "--once", "--exec", command)
-    assert (ran.code, told.read_text()) == (3, "arrival orders-dlq 3\n")
+    assert (ran.code, alarms.read_text()) == (3, "arrival orders-dlq 3\n")
     assert "ARRIVAL  3 messages of orders in orders-dlq" in ran.out
     assert shell("dlq", "watch", "--once").code == 0
     shell.dead_letter(1)
@@ -91,9 +91,9 @@ def test_an_alarm_that_was_not_delivered_is_raised_again_by_the_next_run(shell: 
 
 def test_an_alarm_waits_until_the_webhook_takes_it_and_a_command_gets_it_once(shell: Shell, tmp_path: Path) -> None:
     shell.dead_letter(2)
-    told = tmp_path / "told"
+    alarms = tmp_path / "alarms"
     with Hooks(refused=2) as hooks:
-        command = f'echo "$SEMEL_ALARM_NEW" >> {told}'
+        command = f'echo "$SEMEL_ALARM_NEW" >> {alarms}'
         terminal = Terminal("dlq", "watch", DLQ, "--interval", "100ms", "--webhook", hooks.url, "--exec", command)
         terminal.until(lambda: len(hooks.got) == 3)
         states = tmp_path / "state" / "watch"
@@ -101,5 +101,5 @@ def test_an_alarm_waits_until_the_webhook_takes_it_and_a_command_gets_it_once(sh
         terminal.interrupt()
         assert terminal.end() == 130
     assert len(hooks.got) == 3
-    assert told.read_text() == "2\n"
+    assert alarms.read_text() == "2\n"
     assert terminal.text.count("ARRIVAL") == 1

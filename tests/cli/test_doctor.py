@@ -308,7 +308,7 @@ def test_wrong_usage_is_2_names_the_option_and_begins_no_work(
 def test_a_report_that_cannot_be_written_is_1(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*given: Any, **more: Any) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", fail)
@@ -333,7 +333,7 @@ def test_the_rules_are_listed(capsys: Captured) -> None:
     printed = capsys.readouterr().out
     assert all(rule.name in printed for rule in rules.ALL)
     assert doctor("rules", "--output", "json") == 0
-    assert [one["rule"] for one in json.loads(capsys.readouterr().out)] == [rule.name for rule in rules.ALL]
+    assert [row["rule"] for row in json.loads(capsys.readouterr().out)] == [rule.name for rule in rules.ALL]
 
 
 # Watching.
@@ -341,8 +341,8 @@ def test_the_rules_are_listed(capsys: Captured) -> None:
 
 def stages(*findings: Any) -> list[Diagnosis | Exception]:
     return [
-        dataclasses.replace(sample.rich(), made_at=NOW + 10 * index, findings=found)
-        for index, found in enumerate(findings)
+        dataclasses.replace(sample.rich(), made_at=NOW + 10 * index, findings=stage)
+        for index, stage in enumerate(findings)
     ]
 
 
@@ -372,7 +372,7 @@ def test_watching_as_json_is_one_line_for_each_change(answers: Answers, tmp_path
     file = tmp_path / "changes.jsonl"
     assert doctor("--log", "a", "--watch", "--output", "json", "--report", str(file)) == 0
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(one["change"], one["at"] - NOW, one["finding"]["severity"]) for one in lines] == [
+    assert [(line["change"], line["at"] - NOW, line["finding"]["severity"]) for line in lines] == [
         ("new", 0, "info"),
         ("changed", 10, "warning"),
         ("gone", 30, "warning"),

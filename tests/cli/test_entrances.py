@@ -103,13 +103,13 @@ def described(action: argparse.Action) -> dict[str, Any]:
 
 def differences() -> dict[str, dict[str, dict[str, list[str]]]]:
     """By option and property: which commands have which value."""
-    found: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    by_option: dict[str, dict[str, dict[str, list[str]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for name, parser, action in options():
         for field, value in described(action).items():
-            found[name][field][repr(value)].append(parser.prog)
+            by_option[name][field][repr(value)].append(parser.prog)
     return {
         name: differing
-        for name, fields in found.items()
+        for name, fields in by_option.items()
         if (differing := {field: by_value for field, by_value in fields.items() if len(by_value) > 1})
     }
 
@@ -125,23 +125,23 @@ def test_an_option_is_the_same_in_every_command_that_has_it() -> None:
 
 
 def test_every_exception_is_one() -> None:
-    found = differences()
+    by_option = differences()
     assert [
         (name, field)
         for name, fields in EXCEPTIONS.items()
         for field in fields
-        if not found.get(name) or (field != "*" and field not in found[name])
+        if not by_option.get(name) or (field != "*" and field not in by_option[name])
     ] == []
 
 
 # Exit codes.
 
 
-def _reached(function: Callable[..., Any], seen: set[Any]) -> None:
+def _reached(function: Callable[..., Any], functions: set[Any]) -> None:
     """Adds all functions of the command line that it may call."""
-    if function in seen:
+    if function in functions:
         return
-    seen.add(function)
+    functions.add(function)
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
         value = None
         if isinstance(node, ast.Name):
@@ -150,7 +150,7 @@ def _reached(function: Callable[..., Any], seen: set[Any]) -> None:
             module = function.__globals__.get(node.value.id)
             value = getattr(module, node.attr, None) if isinstance(module, ModuleType) else None
         if isinstance(value, FunctionType) and value.__module__.startswith("semel.cli"):
-            _reached(value, seen)
+            _reached(value, functions)
 
 
 def exit_codes(run: Callable[..., Any]) -> set[ExitCode]:
@@ -199,8 +199,8 @@ FIELDS: Final = ("canary", "canary_wait", "threads", "rate", "limit", "stop_afte
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_the_command_has_the_defaults_of_the_plan(field: str) -> None:
-    given = vars(build_parser().parse_args(["dlq", "redrive", "orders-dlq", "--all"]))
-    assert (given[IN_COMMAND.get(field, field)] or None) == (getattr(PLAN, field) or None)
+    arguments = vars(build_parser().parse_args(["dlq", "redrive", "orders-dlq", "--all"]))
+    assert (arguments[IN_COMMAND.get(field, field)] or None) == (getattr(PLAN, field) or None)
 
 
 def test_api_and_page_have_the_defaults_of_the_plan(tmp_path: Path) -> None:

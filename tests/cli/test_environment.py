@@ -64,8 +64,8 @@ def test_a_variable_sets_its_option(
 def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMEL_BROKER_PORT", "8001")
     monkeypatch.setenv("SEMEL_BROKER_FAULT", "duplicate=0.1")
-    given = parsed("broker", "--port", "8002", "--fault", "throttle=0.2")
-    assert (given.port, given.fault, given.environment) == (8002, ["throttle=0.2"], set())
+    arguments = parsed("broker", "--port", "8002", "--fault", "throttle=0.2")
+    assert (arguments.port, arguments.fault, arguments.environment) == (8002, ["throttle=0.2"], set())
 
 
 def test_a_value_that_makes_no_sense_is_wrong_usage_of_the_variable(
@@ -124,8 +124,8 @@ def test_what_an_app_can_set_itself_is_left_to_it(monkeypatch: pytest.MonkeyPatc
     }
     for action in left:
         monkeypatch.setenv(str(variable(run, action)), "7")
-    given = parsed("run", "shop:app")
-    assert {getattr(given, action.dest) for action in left} == {None}
+    arguments = parsed("run", "shop:app")
+    assert {getattr(arguments, action.dest) for action in left} == {None}
 
 
 def test_the_page_of_all_options_is_what_the_code_says() -> None:

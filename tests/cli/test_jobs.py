@@ -34,7 +34,7 @@ def test_jobs_are_listed_and_shown_without_an_endpoint(shell: Shell, monkeypatch
     lines = shell("jobs", "list").out.splitlines()
     assert lines[0].split() == ["JOB", "KIND", "QUEUE", "STATE", "SENT", "DELETED", "FAILED", "REASON"]
     assert {line.split()[0] for line in lines[1:]} == {done.id, halted.id}
-    assert {one["id"] for one in shell("jobs", "list", "--output", "jsonl").lines} == {done.id, halted.id}
+    assert {job["id"] for job in shell("jobs", "list", "--output", "jsonl").lines} == {done.id, halted.id}
     shown = shell("jobs", "show", halted.id).out
     assert "reason      2 of 3 canary messages failed\n" in shown
     assert "plan        where=n > 1\n" in shown

@@ -47,10 +47,13 @@ def test_send_prints_the_id_and_sets_key_attributes_and_delay(shell: Shell, comm
     (message,) = sent(shell)
     assert (ran.code, ran.out, ran.err) == (0, f"{message['MessageId']}\n", "")
     assert (message["Body"], message["State"]) == ('{"id": 1}', "delayed")
-    found = message["MessageAttributes"]
-    assert found["idempotency-key"]["StringValue"] == "order-1"
-    assert (found["tenant"]["StringValue"], found["n"]) == ("acme", {"DataType": "Number", "StringValue": "5"})
-    assert found["raw"]["BinaryValue"] == raw
+    message_attributes = message["MessageAttributes"]
+    assert message_attributes["idempotency-key"]["StringValue"] == "order-1"
+    assert (message_attributes["tenant"]["StringValue"], message_attributes["n"]) == (
+        "acme",
+        {"DataType": "Number", "StringValue": "5"},
+    )
+    assert message_attributes["raw"]["BinaryValue"] == raw
     assert shell(*command, "orders", "x", "--output", "json").json[0].keys() == {"message_id", "sequence", "line"}
 
 
@@ -92,7 +95,7 @@ def test_send_lines_sends_each_line_in_batches_and_names_those_that_failed(shell
 def test_send_lines_reads_standard_input_and_prints_json(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Input(b"a\r\nb\n\xff\n"))
     ran = shell("send", "orders", "--lines", "-", "--output", "json")
-    assert (ran.code, [one["line"] for one in ran.json]) == (1, [1, 2])
+    assert (ran.code, [row["line"] for row in ran.json]) == (1, [1, 2])
     assert "line 3: it is not UTF-8" in ran.err
     assert bodies(shell) == ["a", "b"]
 
@@ -109,7 +112,7 @@ def test_send_lines_stops_when_the_queue_is_gone_and_says_from_which_line_on(she
 def test_lines_of_a_fifo_queue_stay_in_order_and_stop_at_one_that_fails(shell: Shell, bad: bytes) -> None:
     shell.client.create_queue("pay.fifo", {"ContentBasedDeduplication": "true"})
     sender = LineSender(shell.client.queue("pay.fifo"), lambda body: Entry(body, group="g"))
-    assert [one.line for one in sender.run([b"a\n", b"b\n", bad, b"c\n", b"d\n"])] == [1, 2]
+    assert [message.line for message in sender.run([b"a\n", b"b\n", bad, b"c\n", b"d\n"])] == [1, 2]
     assert sender.stopped is not None
     assert sender.stopped[0] == 3
     assert bodies(shell, "pay.fifo") == ["a", "b"]

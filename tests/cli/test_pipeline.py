@@ -53,11 +53,11 @@ def test_check_says_what_would_happen(
 ) -> None:
     queue(sqs_broker)
     assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url]) == 0
-    told = capsys.readouterr().out
-    assert "each key once for the queue's retention" in told
-    assert f"Parquet files in {file.parent}/orders" in told
-    assert "queue orders: Standard, 0 waiting, kept for 4 days" in told
-    assert told.rstrip().endswith("it can run")
+    output = capsys.readouterr().out
+    assert "each key once for the queue's retention" in output
+    assert f"Parquet files in {file.parent}/orders" in output
+    assert "queue orders: Standard, 0 waiting, kept for 4 days" in output
+    assert output.rstrip().endswith("it can run")
 
 
 def test_check_names_each_problem_and_fails(
@@ -80,10 +80,10 @@ def test_region_and_profile_come_before_those_of_the_file(
     file: Path, tmp_path: Path, sqs_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(file.read_text().replace('# region = "eu-west-1"', 'region = "eu-west-1"'))
-    given = load(file, region="ap-south-1", profile="shop").source
-    assert (given.region, given.profile) == ("ap-south-1", "shop")
-    assert given.options("state")["region"] == "ap-south-1"  # which travel to the executors
-    assert given.options("state")["profile"] == "shop"
+    source = load(file, region="ap-south-1", profile="shop").source
+    assert (source.region, source.profile) == ("ap-south-1", "shop")
+    assert source.options("state")["region"] == "ap-south-1"  # which travel to the executors
+    assert source.options("state")["profile"] == "shop"
     queue(sqs_broker)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     (tmp_path / "config").write_text(
@@ -139,9 +139,9 @@ def test_without_the_extra_there_is_no_traceback_but_the_line_that_installs_it(
 def test_check_as_json(file: Path, sqs_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["pipeline", "check", str(file), "--endpoint-url", sqs_broker.url, "--output", "json"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert found["passed"] is False
-    assert any("orders" in one["text"] and one["level"] == "problem" for one in found["findings"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"] is False
+    assert any("orders" in finding["text"] and finding["level"] == "problem" for finding in report["findings"])
 
 
 def test_a_wrong_file_is_one_clear_error(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

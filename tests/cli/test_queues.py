@@ -24,20 +24,20 @@ def attributes(shell: Shell, queue: str) -> dict[str, str]:
 
 
 def policy(shell: Shell, queue: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(attributes(shell, queue)["RedrivePolicy"])
-    return found
+    redrive_policy: dict[str, Any] = json.loads(attributes(shell, queue)["RedrivePolicy"])
+    return redrive_policy
 
 
 def test_list_shows_counts_and_dead_letter_queues(shell: Shell) -> None:
     shell.dead_letter(3)
     shell.client.queue("orders").send_many([])
     shell.client.queue("orders").send("x", delay=60)
-    found = {one["name"]: one for one in shell("queues", "list", "--output", "json").json}
-    assert found.keys() == {"orders", DLQ}
-    assert (found["orders"]["delayed"], found["orders"]["depth"]) == (1, 1)
-    assert (found["orders"]["dead_letter_queue"], found["orders"]["max_receives"]) == (DLQ, 3)
-    assert (found[DLQ]["visible"], found[DLQ]["sources"]) == (3, ["orders"])
-    assert [one["name"] for one in shell("queues", "list", "--prefix", "orders-", "--output", "jsonl").lines] == [DLQ]
+    rows = {row["name"]: row for row in shell("queues", "list", "--output", "json").json}
+    assert rows.keys() == {"orders", DLQ}
+    assert (rows["orders"]["delayed"], rows["orders"]["depth"]) == (1, 1)
+    assert (rows["orders"]["dead_letter_queue"], rows["orders"]["max_receives"]) == (DLQ, 3)
+    assert (rows[DLQ]["visible"], rows[DLQ]["sources"]) == (3, ["orders"])
+    assert [row["name"] for row in shell("queues", "list", "--prefix", "orders-", "--output", "jsonl").lines] == [DLQ]
     lines = shell("queues", "list").out.splitlines()
     assert lines[1].split() == ["orders", "0", "0", "1", "standard", DLQ, "(3", "receives)"]
     assert "there are no queues whose names begin with x" in shell("queues", "list", "--prefix", "x").out
@@ -57,8 +57,8 @@ def test_a_queue_that_may_not_be_read_is_listed_with_its_error(shell: Shell, mon
     ran = shell("queues", "list")
     assert (ran.code, "1 queue could not be read" in ran.err) == (0, True)
     assert f"not readable: GetQueueAttributes on queue {DLQ}: access denied" in ran.out
-    found = {one["name"]: one["error"] for one in shell("queues", "list", "--output", "json").json}
-    assert (found["orders"], "access denied" in found[DLQ]) == (None, True)
+    errors = {row["name"]: row["error"] for row in shell("queues", "list", "--output", "json").json}
+    assert (errors["orders"], "access denied" in errors[DLQ]) == (None, True)
 
 
 def test_create_makes_the_dead_letter_queue_too_and_a_second_run_changes_nothing(shell: Shell) -> None:
@@ -75,8 +75,8 @@ def test_create_makes_the_dead_letter_queue_too_and_a_second_run_changes_nothing
 
 
 def test_create_makes_fifo_queues(shell: Shell) -> None:
-    found = shell("queues", "create", "pay", "--fifo", "--dlq", "--max-receives", "2", "--content-deduplication")
-    assert found.out.splitlines()[:2] == ["created pay-dlq.fifo", "created pay.fifo"]
+    ran = shell("queues", "create", "pay", "--fifo", "--dlq", "--max-receives", "2", "--content-deduplication")
+    assert ran.out.splitlines()[:2] == ["created pay-dlq.fifo", "created pay.fifo"]
     assert attributes(shell, "pay.fifo")["ContentBasedDeduplication"] == "true"
     assert policy(shell, "pay.fifo")["maxReceiveCount"] == 2
 
@@ -127,8 +127,8 @@ def test_describe_explains_the_attributes(shell: Shell, monkeypatch: pytest.Monk
     assert "sources            orders\n" in ran.out
     assert "VisibilityTimeout: 30 s\n    How long a received message stays hidden" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
-    found = shell("queues", "describe", "orders", "--output", "json").json
-    assert (found["dead_letter_queue"], found["attributes"]["VisibilityTimeout"]) == (DLQ, "30")
+    description = shell("queues", "describe", "orders", "--output", "json").json
+    assert (description["dead_letter_queue"], description["attributes"]["VisibilityTimeout"]) == (DLQ, "30")
     missing = shell("queues", "describe", "nowhere")
     assert (missing.code, "there is no queue nowhere at http" in missing.err) == (1, True)
 
@@ -169,8 +169,8 @@ def test_the_name_must_be_typed(shell: Shell, action: str) -> None:
 
 def test_a_wide_table_leaves_out_columns_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "width", lambda: 80)
-    found = [queues.QueueSummary("q" * 40, "", False, 1, 2, 3, "d" * 40, 5)]
-    lines = queues._table(found).splitlines()
+    summaries = [queues.QueueSummary("q" * 40, "", False, 1, 2, 3, "d" * 40, 5)]
+    lines = queues._table(summaries).splitlines()
     assert {len(line) <= 80 for line in lines} == {True}
     assert "TYPE" not in lines[0]
     assert lines[1].endswith("…")

@@ -50,8 +50,8 @@ def book(payment: dict, tx: Transaction) -> None:
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -368,13 +368,13 @@ def test_explain_says_each_setting_its_source_and_the_guarantee(shop: Shop, orde
     assert "at least once, one holder at a time" in output
     assert [line for line in lines if len(line) > 80 and not line.startswith(("ledger ", "    retry "))] == []
     code, output, _ = shop.run("run", "shop:app", "--explain", "--output", "json")
-    found = {handler["queue"]: handler for handler in json.loads(output)["handlers"]}
-    assert found["orders"]["settings"]["lease"] == {
+    handlers = {handler["queue"]: handler for handler in json.loads(output)["handlers"]}
+    assert handlers["orders"]["settings"]["lease"] == {
         "value": 45.0,
         "source": "handler",
         "description": OPTIONS["lease"].description,
     }
-    assert found["payments"]["guarantee"].startswith("exactly once")
+    assert handlers["payments"]["guarantee"].startswith("exactly once")
 
 
 def test_a_flag_wins_over_the_app_and_the_app_over_a_variable(shop: Shop, orders: Queue) -> None:
@@ -383,9 +383,9 @@ def test_a_flag_wins_over_the_app_and_the_app_over_a_variable(shop: Shop, orders
     def explained(*flags: str) -> tuple[str, tuple[int, str], tuple[int, str]]:
         _, output, errors = shop.run("run", "shop:app", "--explain", "--output", "json", *flags)
         assert errors == ""
-        found = json.loads(output)
-        (settings,) = [handler["settings"] for handler in found["handlers"] if handler["queue"] == "orders"]
-        return found["ledger"], *(
+        explanation = json.loads(output)
+        (settings,) = [handler["settings"] for handler in explanation["handlers"] if handler["queue"] == "orders"]
+        return explanation["ledger"], *(
             (settings[name]["value"], settings[name]["source"]) for name in ("concurrency", "lease")
         )
 

@@ -46,8 +46,8 @@ PROCESSES = pytest.mark.parametrize("processes", [1, 2])
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with running() as found:
-        yield found
+    with running() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ class Running:
         self.url = self.note.url
 
     def _is_registered(self) -> bool:
-        found = registry.workers(self.folder / "state")
-        if found:
-            self.note = found[0]
-        return bool(found)
+        workers = registry.workers(self.folder / "state")
+        if workers:
+            self.note = workers[0]
+        return bool(workers)
 
     def until(self, condition: Callable[[], object]) -> None:
         until(condition, process=self.process)
@@ -85,10 +85,10 @@ class Running:
         return worker_client.get_worker(self.url)
 
     def queue(self, name: str = "orders") -> dict[str, Any]:
-        found: dict[str, Any] = self.look()["queues"].get(name, {})
-        return found
+        status: dict[str, Any] = self.look()["queues"].get(name, {})
+        return status
 
-    def tell(self, action: str, **more: Any) -> dict[str, Any]:
+    def send_command(self, action: str, **more: Any) -> dict[str, Any]:
         return worker_client.send_command(self.url, action, **more)
 
     @property
@@ -119,9 +119,9 @@ def worker(folder: Path, broker: EmbeddedBroker, processes: int) -> Iterator[Run
         text=True,
     )
     try:
-        found = Running(folder, process)
-        found.until(lambda: found.look()["processes"] == processes)
-        yield found
+        run = Running(folder, process)
+        run.until(lambda: run.look()["processes"] == processes)
+        yield run
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -142,43 +142,43 @@ def send(orders: Queue, *numbers: int, **more: Any) -> None:
 def test_workers_are_paused_resumed_and_resized_while_they_work(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue, processes: int
 ) -> None:
-    with worker(tmp_path, broker, processes) as found:
+    with worker(tmp_path, broker, processes) as run:
         send(orders, 1, wait=True)
-        found.until(lambda: [m["state"] for m in found.queue()["messages"]] == ["working"])
-        assert found.look()["app"] == "shop:app"
-        assert "paused orders" in found.tell("pause", queue="orders")["done"]
+        run.until(lambda: [m["state"] for m in run.queue()["messages"]] == ["working"])
+        assert run.look()["app"] == "shop:app"
+        assert "paused orders" in run.send_command("pause", queue="orders")["done"]
         (tmp_path / "go").touch()
-        found.until(lambda: found.queue()["in_progress"] == 0)
+        run.until(lambda: run.queue()["in_progress"] == 0)
         send(orders, 2, 3)
-        assert found.queue()["paused"]
-        assert not found.queue("log.fifo")["paused"]
-        assert found.effects == [1]
-        answer = found.tell("concurrency", queue="orders", value=9)
+        assert run.queue()["paused"]
+        assert not run.queue("log.fifo")["paused"]
+        assert run.effects == [1]
+        answer = run.send_command("concurrency", queue="orders", value=9)
         assert answer["queues"]["orders"] == {"paused": True, "concurrency": 9, "in_progress": 0}
-        found.tell("resume")
-        found.until(lambda: found.effects == [1, 2, 3])
+        run.send_command("resume")
+        run.until(lambda: run.effects == [1, 2, 3])
         with pytest.raises(WorkerError, match=r"log.fifo works on one batch at a time"):
-            found.tell("concurrency", value=2)
+            run.send_command("concurrency", value=2)
         with pytest.raises(WorkerError, match=r"'nope'; its queues are log.fifo, orders"):
-            found.tell("pause", queue="nope")
-        assert found.queue()["concurrency"] == 9, "a command that is refused changes nothing"
+            run.send_command("pause", queue="nope")
+        assert run.queue()["concurrency"] == 9, "a command that is refused changes nothing"
 
 
 @PROCESSES
 def test_a_worker_that_is_told_to_stop_drains_ends_well_and_takes_its_note_away(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue, processes: int
 ) -> None:
-    with worker(tmp_path, broker, processes) as found:
+    with worker(tmp_path, broker, processes) as run:
         send(orders, 1, wait=True)
-        found.until(lambda: found.effects == [1])
-        assert found.tell("stop")["done"].startswith("stopping")
-        found.until(lambda: found.look()["stopping"])
+        run.until(lambda: run.effects == [1])
+        assert run.send_command("stop")["done"].startswith("stopping")
+        run.until(lambda: run.look()["stopping"])
         with pytest.raises(WorkerError, match="is stopping") as error:
-            found.tell("pause")
+            run.send_command("pause")
         assert error.value.status == 409
         (tmp_path / "go").touch()
-        _, errors = found.process.communicate(timeout=60)
-        assert found.process.returncode == 0, errors
+        _, errors = run.process.communicate(timeout=60)
+        assert run.process.returncode == 0, errors
     assert registry.workers(tmp_path / "state") == []
     assert not list((tmp_path / "state" / "workers").iterdir())
 
@@ -187,18 +187,18 @@ def test_a_worker_that_is_told_to_stop_drains_ends_well_and_takes_its_note_away(
 def test_a_worker_that_dies_comes_back_as_the_operator_wanted_it(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue
 ) -> None:
-    with worker(tmp_path, broker, 2) as found:
-        found.tell("pause")
-        found.tell("concurrency", queue="orders", value=3)
-        before = found.look()["pids"]
+    with worker(tmp_path, broker, 2) as run:
+        run.send_command("pause")
+        run.send_command("concurrency", queue="orders", value=3)
+        before = run.look()["pids"]
         os.kill(before[0], signal.SIGKILL)
-        found.until(lambda: before[0] not in (pids := found.look()["pids"]) and len(pids) == 2)
-        assert found.queue()["paused"]
-        assert found.queue()["concurrency"] == 3
+        run.until(lambda: before[0] not in (pids := run.look()["pids"]) and len(pids) == 2)
+        assert run.queue()["paused"]
+        assert run.queue()["concurrency"] == 3
         send(orders, 1)
-        assert found.effects == []
-        found.tell("resume")
-        found.until(lambda: found.effects == [1])
+        assert run.effects == []
+        run.send_command("resume")
+        run.until(lambda: run.effects == [1])
 
 
 @pytest.mark.slow
@@ -207,20 +207,20 @@ def test_commands_from_all_sides_at_once_leave_all_processes_alike(
 ) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    with worker(tmp_path, broker, 2) as found:
+    with worker(tmp_path, broker, 2) as run:
         with ThreadPoolExecutor(6) as pool:
-            telling = [
-                pool.submit(found.tell, ("pause", "resume")[number % 2], queue=("orders", None)[number % 3 == 0])
+            answers = [
+                pool.submit(run.send_command, ("pause", "resume")[number % 2], queue=("orders", None)[number % 3 == 0])
                 for number in range(40)
             ]
-            for one in telling:
-                one.result(60)
-        found.tell("resume")
+            for answer in answers:
+                answer.result(60)
+        run.send_command("resume")
         send(orders, *range(20))
-        found.until(lambda: found.effects == list(range(20)))
-        found.process.send_signal(signal.SIGTERM)
-        _, errors = found.process.communicate(timeout=60)
-        assert found.process.returncode == 0, errors
+        run.until(lambda: run.effects == list(range(20)))
+        run.process.send_signal(signal.SIGTERM)
+        _, errors = run.process.communicate(timeout=60)
+        assert run.process.returncode == 0, errors
 
 
 def semel(folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -239,9 +239,9 @@ def semel(folder: Path, *arguments: str) -> tuple[int, str, str]:
 def test_the_command_line_shows_workers_and_tells_them_what_to_do(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue
 ) -> None:
-    with worker(tmp_path, broker, 1) as found:
+    with worker(tmp_path, broker, 1) as run:
         send(orders, 1, wait=True)
-        found.until(lambda: found.queue()["in_progress"] == 1)
+        run.until(lambda: run.queue()["in_progress"] == 1)
         code, said, _ = semel(tmp_path, "workers", "list")
         assert code == 0
         assert "shop:app" in said
@@ -249,9 +249,9 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         assert "working for" in said
         code, said, _ = semel(tmp_path, "workers", "pause", "--queue", "orders")
         assert (code, "paused orders" in said) == (0, True)
-        assert found.queue()["paused"]
+        assert run.queue()["paused"]
         assert semel(tmp_path, "workers", "scale", "7", "--queue", "orders")[0] == 0
-        port = found.url.rpartition(":")[2]
+        port = run.url.rpartition(":")[2]
         code, said, _ = semel(tmp_path, "workers", "list", "--worker", port, "--output", "json")
         assert json.loads(said)[0]["queues"]["orders"]["concurrency"] == 7
         code, said, _ = semel(tmp_path, "workers", "scale", "7", "--queue", "nope")
@@ -259,25 +259,25 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         code, _, errors = semel(tmp_path, "workers", "stop")
         assert (code, "--worker, or use --all" in errors) == (2, True)
         code, _, errors = semel(tmp_path, "workers", "list", "--worker", "somebody")
-        assert (code, found.note.id in errors) == (1, True)
+        assert (code, run.note.id in errors) == (1, True)
         code, said, _ = semel(tmp_path, "workers", "health", port)
         assert (code, "orders: 1 in progress, paused" in said) == (0, True)
         code, said, _ = semel(tmp_path, "workers", "resume", "--queue", "orders", "--queue", "log.fifo")
         assert (code, "orders" in said, "log.fifo" in said) == (0, True, True)
         code, said, _ = semel(tmp_path, "workers", "list", "--output", "jsonl", "--queue", "orders")
-        assert [json.loads(line)["id"] for line in said.splitlines()] == [found.note.id]
-        assert semel(tmp_path, "workers", "stop", "--worker", found.note.id)[0] == 0
+        assert [json.loads(line)["id"] for line in said.splitlines()] == [run.note.id]
+        assert semel(tmp_path, "workers", "stop", "--worker", run.note.id)[0] == 0
         code, said, _ = semel(tmp_path, "workers", "health")
         assert (code, "live, not ready" in said) == (3, True), "it drains"
         code, said, _ = semel(tmp_path, "workers", "health", port, "1", "--output", "json")
         assert code == 1
-        assert [(one["url"], one["live"]) for one in json.loads(said)] == [
+        assert [(row["url"], row["live"]) for row in json.loads(said)] == [
             (f"http://127.0.0.1:{port}", True),
             ("http://127.0.0.1:1", False),
         ]
         (tmp_path / "go").touch()
-        _, errors = found.process.communicate(timeout=60)
-        assert found.process.returncode == 0, errors
+        _, errors = run.process.communicate(timeout=60)
+        assert run.process.returncode == 0, errors
     code, _, errors = semel(tmp_path, "workers", "list")
     assert (code, "start one with" in errors) == (1, True)
     audit = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
@@ -294,8 +294,8 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
 def test_a_port_in_use_is_said_before_any_process_is_started(
     tmp_path: Path, broker: EmbeddedBroker, orders: Queue
 ) -> None:
-    with worker(tmp_path, broker, 1) as found:
-        port = found.url.rpartition(":")[2]
+    with worker(tmp_path, broker, 1) as run:
+        port = run.url.rpartition(":")[2]
         done = subprocess.run(
             [sys.executable, "-m", "semel.cli", "run", "shop:app", "--health", port, "--processes", "2"],
             cwd=tmp_path,

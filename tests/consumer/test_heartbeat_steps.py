@@ -38,7 +38,7 @@ def test_a_long_job_keeps_its_message_hidden_and_its_claim_alive(place: Place) -
     worker = place.worker(app)
     take(worker)
     worker.worker.work(worker.consumer("orders"))
-    assert others.seen == []
+    assert others.attempts == []
     assert place.known("7").fence == 1
     assert place.is_empty()
 
@@ -55,8 +55,8 @@ def test_messages_that_wait_for_their_turn_are_kept_too(place: Place) -> None:
     place.worker(shop(others)).drain()
     worker.worker.work(consumer)
     worker.worker.finish(consumer)
-    assert others.seen == []
-    assert len(calls.seen) == 10
+    assert others.attempts == []
+    assert len(calls.attempts) == 10
     assert place.is_empty()
     assert consumer.metrics.heartbeat_ok.count == 60
 
@@ -169,7 +169,7 @@ def test_a_handler_that_runs_longer_than_it_may_is_told_and_from_then_on_another
     worker.worker.work(consumer)
     assert consumer.metrics.fenced.count == taken_over
     assert consumer.metrics.completed.count == (not taken_over)
-    assert others.seen == [("7", 2)] * taken_over
+    assert others.attempts == [("7", 2)] * taken_over
     assert place.known("7").status is Status.DONE
 
 
@@ -196,9 +196,9 @@ def test_a_claim_that_is_won_after_its_message_was_let_go_is_given_back_and_noth
     worker.worker.receive(consumer)
     worker.worker.work(consumer)
     monkeypatch.undo()
-    assert calls.seen == []
+    assert calls.attempts == []
     assert (place.known("7").status, place.known("7").attempt) == (Status.FREE, 0)
     assert consumer.in_flight.admission.in_use == 0
     place.clock.advance(LEASE + 1)
     worker.drain()
-    assert calls.seen == [("7", 1)]
+    assert calls.attempts == [("7", 1)]

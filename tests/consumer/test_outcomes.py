@@ -36,7 +36,7 @@ class TestDone:
         place.send({"id": 7})
         worker = place.worker(shop(calls))
         assert worker.drain() == 1
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert place.known("7").status is Status.DONE
         assert place.is_empty()
         assert worker.consumer("orders").in_flight.admission.in_use == 0
@@ -73,7 +73,7 @@ class TestDone:
         place.clock.advance(LEASE + 1)
         place.broker.faults.clear()
         worker.drain()
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert worker.consumer("orders").metrics.duplicates_deleted.count == 1
         assert place.is_empty()
 
@@ -90,7 +90,7 @@ class TestDone:
         (running,) = consumer.in_flight.deliveries.values()
         newest = running.receipt
         worker.worker.work(consumer)
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert running.received.receipt != newest
         assert place.is_empty()  # the newest handle deleted it
         assert consumer.in_flight.admission.in_use == 0
@@ -122,7 +122,7 @@ class TestRetry:
         assert worker.consumer("orders").in_flight.admission.in_use == 0
         place.clock.advance(20)
         worker.drain()
-        assert calls.seen == [("7", 1), ("7", 2)]
+        assert calls.attempts == [("7", 1), ("7", 2)]
         assert place.is_empty()
 
     def test_waits_grow_with_the_attempts_up_to_their_cap(self, place: Place) -> None:
@@ -148,7 +148,7 @@ class TestRetry:
         assert place.hidden_for() == 7
         place.clock.advance(7)
         worker.drain()
-        assert calls.seen == [("7", 1), ("7", 2)]
+        assert calls.attempts == [("7", 1), ("7", 2)]
 
     def test_a_handler_that_wants_to_end_the_process_is_one_that_failed(self, place: Place) -> None:
         calls = Calls(SystemExit(1))
@@ -157,7 +157,7 @@ class TestRetry:
         worker.drain()
         place.clock.advance(1)
         worker.drain()
-        assert calls.seen == [("7", 1), ("7", 2)]
+        assert calls.attempts == [("7", 1), ("7", 2)]
 
     def test_no_wait_reaches_past_the_twelve_hours_of_a_receive(self, place: Place) -> None:
         calls = Calls(Retry(after=13 * HOUR))
@@ -167,7 +167,7 @@ class TestRetry:
         assert LONGEST - 10 <= place.hidden_for() < LONGEST
         place.clock.advance(LONGEST)
         worker.drain()
-        assert calls.seen == [("7", 1), ("7", 2)]
+        assert calls.attempts == [("7", 1), ("7", 2)]
 
     def test_what_was_spent_working_counts_towards_the_twelve_hours(self, place: Place) -> None:
         app = App(lease=43_000)
@@ -197,7 +197,7 @@ class TestRetry:
         place.clock.advance(LEASE + 1)
         other.drain()
         assert other.consumer("orders").metrics.claimed_elsewhere.count == 3
-        assert calls.seen == [("7", 2)]  # the dead worker's attempt and this one
+        assert calls.attempts == [("7", 2)]  # the dead worker's attempt and this one
 
 
 class TestDeadLetters:
@@ -228,7 +228,7 @@ class TestDeadLetters:
         for _ in range(5):
             worker.drain()
             place.clock.advance(1)
-        assert len(calls.seen) == 3
+        assert len(calls.attempts) == 3
         (dead,) = place.messages("dead")
         assert dead_letter_details(dead)["reason"] == "out of attempts"
         assert dead_letter_details(dead)["error"] == "ValueError: no stock"
@@ -243,7 +243,7 @@ class TestDeadLetters:
             worker.drain()
             place.clock.advance(LEASE + 1)
         worker.drain()
-        assert calls.seen == []
+        assert calls.attempts == []
         (dead,) = place.messages("dead")
         assert dead_letter_details(dead)["reason"] == "out of attempts"
 
@@ -330,7 +330,7 @@ class TestDeadLetters:
         worker.drain()
         place.clock.advance(LEASE + 2)
         worker.drain()
-        assert calls.seen == [("7", 1), ("7", 2), ("7", 1)]
+        assert calls.attempts == [("7", 1), ("7", 2), ("7", 1)]
         assert place.is_empty()
 
     def test_the_same_delivery_of_a_rejected_message_is_deleted_and_no_second_dead_letter_is_written(
@@ -344,7 +344,7 @@ class TestDeadLetters:
         place.broker.faults.clear()
         place.clock.advance(LEASE + 1)
         worker.drain()
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert place.is_empty()
         assert len(place.messages("dead")) == 1
 
@@ -355,7 +355,7 @@ class TestDeadLetters:
         worker.drain()
         place.redrive("dead")
         worker.drain()
-        assert calls.seen == [(first, 1), (first, 1)]
+        assert calls.attempts == [(first, 1), (first, 1)]
         (dead,) = place.messages("dead")
         assert dead_letter_details(dead)["error"] == "no, really"
         assert dead_letter_details(dead)["key"] == first
@@ -368,7 +368,7 @@ class TestDeadLetters:
         worker.drain()
         place.send({"id": 7, "country": "FR"})
         worker.drain()
-        assert calls.seen == [("7", 1), ("7", 1)]
+        assert calls.attempts == [("7", 1), ("7", 1)]
         assert place.known("7").status is Status.DONE
 
     def test_without_a_dead_letter_queue_it_is_said_at_the_start(
@@ -434,7 +434,7 @@ class TestConflicts:
         for n in range(2, 30):
             place.send({"id": 7, "sent_at": n})
         worker.drain()
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert place.is_empty()
         assert place.is_empty("dead")
         metrics = worker.consumer("orders").metrics
@@ -476,7 +476,7 @@ class TestConflicts:
         first.worker.work(consumer)
         place.clock.advance(LEASE + 3)
         second.drain()
-        assert calls.seen == [("7", 1), ("7", 2)]
+        assert calls.attempts == [("7", 1), ("7", 2)]
         assert second.consumer("orders").metrics.different_payloads.count == 1
         assert place.is_empty("dead")
 
@@ -490,7 +490,7 @@ class TestConflicts:
         done = place.known("7")
         sent = place.send({"id": 7, "cents": 999})
         worker.drain()
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert place.known("7") == done
         assert place.is_empty()
         (dead,) = place.messages("dead")
@@ -506,10 +506,10 @@ class TestConflicts:
         consumer = take(first)
         place.send({"id": 7, "cents": 999})
         place.worker(shop(other, payload=True)).drain()
-        assert other.seen == []
+        assert other.attempts == []
         assert len(place.messages("dead")) == 1
         first.worker.work(consumer)
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert place.is_empty()
 
     def test_the_same_conflict_delivered_again_is_deleted_and_not_dead_lettered_twice(self, place: Place) -> None:
@@ -532,7 +532,7 @@ class TestConflicts:
         worker.drain()
         place.send({"id": 7, "cents": 100, "at": 2})
         worker.drain()
-        assert calls.seen == [("7", 1)]
+        assert calls.attempts == [("7", 1)]
         assert place.is_empty()
         assert place.is_empty("dead")
 
@@ -542,7 +542,7 @@ class TestMissingKeys:
         calls = Calls()
         sent = place.send({"total": 3})
         place.worker(shop(calls)).drain()
-        assert calls.seen == []
+        assert calls.attempts == []
         (dead,) = place.messages("dead")
         assert dead_letter_details(dead)["reason"] == "no key"
         assert dead_letter_details(dead)["message-id"] == sent
@@ -552,14 +552,14 @@ class TestMissingKeys:
         calls = Calls()
         sent = place.send({"total": 3})
         place.worker(shop(calls, missing_key="message-id")).drain()
-        assert calls.seen == [(sent, 1)]
+        assert calls.attempts == [(sent, 1)]
         assert place.is_empty()
 
     def test_or_is_skipped(self, place: Place) -> None:
         calls = Calls()
         sent = place.send({"total": 3})
         place.worker(shop(calls, missing_key="skip")).drain()
-        assert calls.seen == []
+        assert calls.attempts == []
         assert place.is_empty()
         assert place.is_empty("dead")
         assert place.known(sent).status is Status.DONE

@@ -74,7 +74,7 @@ def test_what_is_given_up_during_its_claim_is_returned_after_the_claim_was_relea
     first.worker.work(consumer)
     assert place.messages(name, "visible")
     assert place.worker(shop(calls, name)).drain() == 1
-    assert calls.seen == [("7", 1)]
+    assert calls.attempts == [("7", 1)]
 
 
 def test_what_is_lost_during_its_claim_is_nobodys_holder(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_a_start_that_the_ledger_refuses_to_note_is_no_outage(
     monkeypatch.setattr(place.ledger, "save_step", refuse)
     worker.drain()
     worker.drain()
-    assert calls.seen == [("7", 1), ("7", 2)]
+    assert calls.attempts == [("7", 1), ("7", 2)]
     assert place.is_empty()
 
 

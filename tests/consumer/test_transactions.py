@@ -230,7 +230,7 @@ class TestOutbox:
         printer.drain()
         place.clock.advance(LEASE + 2)
         printer.drain()
-        assert receipts.seen == [("receipt-p1", 1)]
+        assert receipts.attempts == [("receipt-p1", 1)]
         assert place.is_empty("receipts")
 
     def test_a_message_without_a_key_of_its_own_gets_one_that_its_second_sending_bears_too(
@@ -377,7 +377,7 @@ def test_a_ledger_that_is_away_while_a_handler_works_costs_no_attempt(place: Pla
     for _ in range(3):
         worker.drain()
         place.clock.advance(LEASE)
-    assert calls.seen == [("7", 1), ("7", 1), ("7", 1)]
+    assert calls.attempts == [("7", 1), ("7", 1), ("7", 1)]
     assert place.is_empty("dead")
     assert place.is_empty()
 

@@ -61,10 +61,10 @@ class Site:
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
-            found = connection.getresponse()
-            cookies = found.headers.get_all("set-cookie") or []
-            named = {name.lower(): value for name, value in found.getheaders()}
-            return Answer(found.status, named, found.read(), cookies)
+            response = connection.getresponse()
+            cookies = response.headers.get_all("set-cookie") or []
+            named = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, named, response.read(), cookies)
         finally:
             connection.close()
 
@@ -73,33 +73,37 @@ class Site:
 
     def api(self, path: str, **query: Any) -> Any:
         """The content of an answer that must be there."""
-        found = self.get(f"/api/v1/{path}", **query)
-        assert found.status == 200, (found.status, found.text)
-        return found.json()
+        answer = self.get(f"/api/v1/{path}", **query)
+        assert answer.status == 200, (answer.status, answer.text)
+        return answer.json()
 
     def post(self, path: str, content: Any = None, *, method: str = "POST", **headers: str) -> Answer:
         """As JSON, the way a script does it."""
-        given = {"content-type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}
-        return self.ask(method, path, json.dumps(content).encode(), given)
+        request_headers = {"content-type": "application/json"} | {
+            key.replace("_", "-"): value for key, value in headers.items()
+        }
+        return self.ask(method, path, json.dumps(content).encode(), request_headers)
 
     def form(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
         """As a browser sends it from our own page."""
-        given = {
+        request_headers = {
             "content-type": "application/x-www-form-urlencoded",
             "origin": self.url,
             "sec-fetch-site": "same-origin",
         } | {key.replace("_", "-"): value for key, value in headers.items()}
-        return self.ask("POST", path, urlencode(fields).encode(), given)
+        return self.ask("POST", path, urlencode(fields).encode(), request_headers)
 
 
 @contextmanager
-def serving(settings: Settings, *, open_access: bool = True, limits: Limits = DEFAULT, **given: Any) -> Iterator[Site]:
-    """No token is needed unless the settings have one; without `open_access` the dashboard makes one. `given` goes to
-    `build`: a client, a ledger, a clock."""
+def serving(
+    settings: Settings, *, open_access: bool = True, limits: Limits = DEFAULT, **dependencies: Any
+) -> Iterator[Site]:
+    """No token is needed unless the settings have one; without `open_access` the dashboard makes one.
+    `dependencies` go to `build`: a client, a ledger, a clock."""
     listener = listen(settings.host, settings.port)
     port = listener.getsockname()[1]
     try:
-        app = build(replace(settings, port=port, open_access=open_access and not settings.has_token), **given)
+        app = build(replace(settings, port=port, open_access=open_access and not settings.has_token), **dependencies)
     except BaseException:
         listener.close()
         raise
@@ -130,16 +134,16 @@ class Shop:
 
     def dead_letter(self, count: int, error: str = "Timeout: no answer", *, start: int = 0, **body: Any) -> list[str]:
         """Dead letters as the consumer writes them; returns their ids."""
-        found = []
+        ids = []
         for number in range(start, start + count):
             message = own_attributes.DeadLetterDetails(
                 f"order-{number}", "failed", error, 3, f"message-{number}", "orders"
             )
             content = json.dumps({"order": number, **body})
-            found.append(
+            ids.append(
                 self.dead.send(content, attributes=own_attributes.attributes(message, {}, len(content))).message_id
             )
-        return found
+        return ids
 
     @contextmanager
     def dashboard(

@@ -22,10 +22,10 @@ from waiting import until
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, credentials: None) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state")) as found:
-        found.orders.send('{"order": 1}', attributes={"tenant": "acme"})
-        found.client.create_queue("mail.fifo")
-        yield found
+    with shop(tmp_path_factory.mktemp("state")) as place:
+        place.orders.send('{"order": 1}', attributes={"tenant": "acme"})
+        place.client.create_queue("mail.fifo")
+        yield place
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def site(place: Shop) -> Iterator[Site]:
 
 def finished(site: Site, job: dict[str, Any]) -> dict[str, Any]:
     ends = ("done", "failed", "stopped", "cancelled")
-    found = until(lambda: (now := site.api(f"jobs/{job['id']}"))["state"] in ends and now, "the end of the job")
-    assert isinstance(found, dict)
-    return found
+    outcome = until(lambda: (now := site.api(f"jobs/{job['id']}"))["state"] in ends and now, "the end of the job")
+    assert isinstance(outcome, dict)
+    return outcome
 
 
 # Queues and messages.
@@ -56,10 +56,10 @@ def test_queues_are_told_with_their_dead_letter_queues_and_alarms(site: Site) ->
 
 def test_a_queue_explains_its_attributes(site: Site) -> None:
     page = site.api("queues/orders")
-    known = {one["name"]: one for one in page["attributes"]}
+    known = {attribute["name"]: attribute for attribute in page["attributes"]}
     assert known["VisibilityTimeout"]["shown"] == "30 s"
     assert known["RedrivePolicy"]["shown"] == "to orders-dlq after 3 receives"
-    assert all(one["meaning"] for one in page["attributes"])
+    assert all(attribute["meaning"] for attribute in page["attributes"])
 
 
 def test_messages_are_found_by_a_filter_and_cost_nothing(site: Site, place: Shop) -> None:
@@ -88,8 +88,8 @@ def test_a_message_is_told_whole_and_why_it_waits(site: Site) -> None:
 def test_a_message_can_be_sent(site: Site, place: Shop) -> None:
     queue = place.client.create_queue("sent")
     raw = base64.b64encode(bytes(range(256))).decode()
-    given = {"body": "héllo \u202e", "attributes": {"raw": {"base64": raw}, "n": {"type": "Number", "value": "7"}}}
-    sent = site.post("/api/v1/queues/sent/messages", given).json()
+    message = {"body": "héllo \u202e", "attributes": {"raw": {"base64": raw}, "n": {"type": "Number", "value": "7"}}}
+    sent = site.post("/api/v1/queues/sent/messages", message).json()
     (received,) = queue.receive(10, 0)
     assert received.message_id == sent["id"]
     assert received.body == "héllo \u202e"
@@ -125,17 +125,17 @@ def test_a_body_of_a_mebibyte_goes_in_and_comes_out(site: Site, place: Shop) -> 
 def test_what_cannot_be_written_to_the_audit_log_is_not_done(tmp_path: Path) -> None:
     with shop(tmp_path) as place, place.dashboard() as site:
         (tmp_path / "audit.jsonl").mkdir()
-        for path, given, method in (
+        for path, content, method in (
             ("queues/orders/messages", {"body": "{}"}, "POST"),
             ("queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, "PUT"),
             ("annotations", {"text": "deployed"}, "POST"),
             ("workers/w-1/control", {"action": "pause"}, "POST"),
             ("doctor/run", None, "POST"),
         ):
-            refused = site.post(f"/api/v1/{path}", given, method=method)
+            refused = site.post(f"/api/v1/{path}", content, method=method)
             assert (refused.status, "not done" in refused.json()["error"]) == (400, True), path
         assert place.broker.peek("orders") == []
-        assert not [one for one in site.api("queues/orders/faults") if one["rate"]]
+        assert not [fault for fault in site.api("queues/orders/faults") if fault["rate"]]
         assert site.api("annotations")["annotations"] == []
         assert site.services.inspector.doctor_job.wait(0)
         assert site.services.inspector.doctor_job.diagnosis is None
@@ -178,9 +178,11 @@ def test_every_action_is_in_the_audit_log_before_and_after_also_if_it_fails(tmp_
 
 def test_faults_are_set_for_one_queue_and_ended(site: Site, place: Shop) -> None:
     set_ = site.post("/api/v1/queues/orders/faults", {"kind": "duplicate", "rate": 0.5}, method="PUT").json()
-    assert {(one["kind"], one["queue"], one["rate"]) for one in set_ if one["rate"]} == {("duplicate", "orders", 0.5)}
-    assert not [one for one in site.api("queues/mail.fifo/faults") if one["rate"]]
-    assert not [one for one in site.post("/api/v1/queues/orders/faults", method="DELETE").json() if one["rate"]]
+    assert {(fault["kind"], fault["queue"], fault["rate"]) for fault in set_ if fault["rate"]} == {
+        ("duplicate", "orders", 0.5)
+    }
+    assert not [fault for fault in site.api("queues/mail.fifo/faults") if fault["rate"]]
+    assert not [fault for fault in site.post("/api/v1/queues/orders/faults", method="DELETE").json() if fault["rate"]]
     wrong = site.post("/api/v1/queues/orders/faults", {"kind": "nonsense", "rate": 0.5}, method="PUT")
     assert wrong.status == 400
     assert "duplicate" in wrong.json()["error"]
@@ -196,10 +198,10 @@ def test_alarms_are_written_in_every_format(site: Site, form: str) -> None:
 # Dead letters.
 
 
-def test_letters_are_grouped_found_and_shown(site: Site, place: Shop) -> None:
+def test_dead_letter_messages_are_grouped_found_and_shown(site: Site, place: Shop) -> None:
     place.dead.purge()
     ids = place.dead_letter(4, "Timeout: no answer from 10.0.0.1") + place.dead_letter(2, "KeyError: 'total'", start=10)
-    (queue,) = [one for one in site.api("dead-letters")["queues"] if one["name"] == "orders-dlq"]
+    (queue,) = [queue for queue in site.api("dead-letters")["queues"] if queue["name"] == "orders-dlq"]
     assert (queue["visible"], queue["sources"]) == (6, ["orders"])
     groups = site.api("dead-letters/orders-dlq/groups")
     assert [group["count"] for group in groups["groups"]] == [4, 2]
@@ -239,7 +241,7 @@ def test_page_and_api_list_the_same_messages(site: Site, place: Shop, where: str
     ]
 
 
-def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
+def test_dead_letter_messages_are_redriven_as_a_job(site: Site, place: Shop) -> None:
     place.dead.purge()
     place.dead_letter(5, "Timeout: x")
     place.dead_letter(1, "KeyError: y", start=50)
@@ -251,7 +253,7 @@ def test_letters_are_redriven_as_a_job(site: Site, place: Shop) -> None:
     job = finished(site, begun)
     assert (job["state"], job["counts"]["sent"], job["counts"]["deleted"]) == ("done", 5, 5)
     assert int(place.orders.attributes()["ApproximateNumberOfMessages"]) == before + 5
-    assert job["id"] in [one["id"] for one in site.api("jobs")["jobs"]]
+    assert job["id"] in [row["id"] for row in site.api("jobs")["jobs"]]
     logged = until(lambda: site.api("audit", where=f"job = {job['id']}")["rows"], "the entry in the audit log")
     assert (logged[0]["action"], logged[0]["count"], logged[0]["who"]) == ("redrive", 5, "operator 127.0.0.1")
 
@@ -262,8 +264,10 @@ def test_what_is_dropped_can_be_restored_from_its_export(site: Site, place: Shop
     export = site.get("/api/v1/dead-letters/orders-dlq/export", all=1)
     assert export.headers["content-type"].startswith("application/x-ndjson")
     assert len(export.body.splitlines()) == 3
-    seen = site.api("dead-letters/orders-dlq/impact", all=1)["shown"]
-    job = finished(site, site.post("/api/v1/dead-letters/orders-dlq/delete", {"all": True, "shown": seen}).json())
+    shown_messages = site.api("dead-letters/orders-dlq/impact", all=1)["shown"]
+    job = finished(
+        site, site.post("/api/v1/dead-letters/orders-dlq/delete", {"all": True, "shown": shown_messages}).json()
+    )
     assert (job["state"], job["counts"]["deleted"]) == ("done", 3), job
     assert site.api("dead-letters/orders-dlq/messages")["messages"] == []
     headers = {"content-type": "application/x-ndjson"}
@@ -281,11 +285,11 @@ def test_a_drop_says_what_was_seen_and_touches_nothing_else(site: Site, place: S
         answer = site.post("/api/v1/dead-letters/orders-dlq/delete", blind)
         assert answer.status == 400
         assert "impact" in answer.json()["error"]
-    seen = site.api("dead-letters/orders-dlq/impact", where="$.order < 9")["shown"]
-    assert (seen["count"], seen["ids"]) == (4, shown)
+    shown_messages = site.api("dead-letters/orders-dlq/impact", where="$.order < 9")["shown"]
+    assert (shown_messages["count"], shown_messages["ids"]) == (4, shown)
     finished(site, site.post("/api/v1/dead-letters/orders-dlq/redrive", {"ids": shown[:3]}).json())
     later = place.dead_letter(3)
-    begun = site.post("/api/v1/dead-letters/orders-dlq/delete", {"where": "$.order < 9", "shown": seen})
+    begun = site.post("/api/v1/dead-letters/orders-dlq/delete", {"where": "$.order < 9", "shown": shown_messages})
     assert begun.status == 202, begun.text
     assert finished(site, begun.json())["counts"]["deleted"] == 1
     assert [message["id"] for message in site.api("dead-letters/orders-dlq/messages")["messages"]] == later
@@ -311,7 +315,7 @@ def test_selecting_nothing_or_twice_over_the_api_is_an_error(site: Site, place: 
         answer = site.post(f"/api/v1/dead-letters/orders-dlq/{action}", nothing | more)
         assert answer.status == 400, answer.text
         assert "exactly one of where, ids" in answer.json()["what_to_do"]
-    query = {{"ids": "id"}.get(name, name): one for name, one in nothing.items()}
+    query = {{"ids": "id"}.get(name, name): argument for name, argument in nothing.items()}
     if query != {"id": []} and query != {"where": "$.order = 1", "id": []}:  # which an address cannot say
         for look in ("impact", "export"):
             assert site.get(f"/api/v1/dead-letters/orders-dlq/{look}", **query).status == 400
@@ -338,7 +342,7 @@ def test_a_queue_that_is_no_dead_letter_queue_needs_any_queue_over_the_api(site:
     live.drop()
 
 
-def test_one_letter_is_changed_and_sent_with_its_key(site: Site, place: Shop) -> None:
+def test_one_dead_letter_message_is_changed_and_sent_with_its_key(site: Site, place: Shop) -> None:
     place.dead.purge()
     target = place.client.create_queue("elsewhere")
     (id,) = place.dead_letter(1)
@@ -358,11 +362,11 @@ def test_what_needs_the_ledger_is_refused_until_it_answers_and_then_done(place: 
     path = f"/api/v1/dead-letters/orders-dlq/messages/{id}/resend"
     settings = place.settings(ledger=f"sqlite:///{tmp_path}/not-yet/ledger.db")
     with serving(settings, client=place.client) as site:
-        for action, given in (
+        for action, content in (
             (path, {"body": "{}"}),
             ("/api/v1/dead-letters/orders-dlq/redrive", {"where": "key exists", "canary": 1}),
         ):
-            refused = site.post(action, given)
+            refused = site.post(action, content)
             assert (refused.status, "the ledger does not answer" in refused.json()["error"]) == (503, True)
         assert len(place.broker.peek("orders-dlq", "visible")) == 1
         (tmp_path / "not-yet").mkdir()
@@ -389,8 +393,8 @@ def test_a_moment_is_marked_and_shows_on_the_charts(site: Site) -> None:
     mark = site.post("/api/v1/annotations", {"text": "deploy 7"}).json()
     assert mark["text"] == "deploy 7"
     assert mark["at"] >= before
-    assert "deploy 7" in [one["text"] for one in site.api("queues/orders")["annotations"]]
-    assert "deploy 7" in [one["text"] for one in site.api("annotations", since=before)["annotations"]]
+    assert "deploy 7" in [annotation["text"] for annotation in site.api("queues/orders")["annotations"]]
+    assert "deploy 7" in [annotation["text"] for annotation in site.api("annotations", since=before)["annotations"]]
 
 
 def test_the_doctor_examines_and_tells_the_cure(site: Site) -> None:
@@ -424,9 +428,9 @@ def test_the_doctor_examines_and_tells_the_cure(site: Site) -> None:
 def test_what_goes_wrong_is_told_with_the_way_out(site: Site, path: str, status: int, says: str) -> None:
     answer = site.get(f"/api/v1/{path}")
     assert answer.status == status, answer.text
-    told = answer.json()
-    assert set(told) == {"error", "what_to_do"}
-    assert says in told["error"] + told["what_to_do"]
+    error = answer.json()
+    assert set(error) == {"error", "what_to_do"}
+    assert says in error["error"] + error["what_to_do"]
 
 
 def test_a_broker_that_is_gone_is_told_and_not_a_traceback(tmp_path: Any) -> None:

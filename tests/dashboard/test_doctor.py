@@ -195,8 +195,8 @@ def test_the_once_page_shows_the_causes_of_what_real_workers_logged(tmp_path: Pa
             runtime.finish()
 
         def causes() -> Any:
-            found = site.api("deliveries")["causes"]
-            return found if found["rows"] else None
+            causes = site.api("deliveries")["causes"]
+            return causes if causes["rows"] else None
 
         (row,) = until(causes, "the causes")["rows"]
         assert (row["cause"], row["duplicates"], row["ran"]) == ("producer", 2, 0)
@@ -210,8 +210,8 @@ def test_the_once_page_shows_the_causes_of_what_real_workers_logged(tmp_path: Pa
 
 @pytest.fixture
 def place(tmp_path: Path, credentials: None) -> Iterator[Shop]:
-    with shop(tmp_path / "state") as found:
-        yield found
+    with shop(tmp_path / "state") as place:
+        yield place
 
 
 def examined(inspector: QueueInspector) -> Any:

@@ -83,8 +83,8 @@ def test_receives_that_may_move_messages_need_consent(client: Client, tmp_path: 
             assert refused.status == 409, (path, refused.text)
             assert "to its own dead-letter queue after 2 receives" in refused.json()["error"]
             assert "receive=1" in refused.json()["what_to_do"]
-        for path, given in (("redrive", {"all": True}), ("delete", {"ids": [id]}), (f"messages/{id}/resend", {})):
-            refused = site.post(f"/api/v1/dead-letters/orders-dlq/{path}", given)
+        for path, content in (("redrive", {"all": True}), ("delete", {"ids": [id]}), (f"messages/{id}/resend", {})):
+            refused = site.post(f"/api/v1/dead-letters/orders-dlq/{path}", content)
             assert refused.status == 409, (path, refused.text)
             assert "receive=1" in refused.json()["what_to_do"]
         refused = site.get("/dead-letters/orders-dlq/export", all=1)
@@ -97,8 +97,8 @@ def test_receives_that_may_move_messages_need_consent(client: Client, tmp_path: 
         with pytest.raises(PeekRisk, match="after 2 receives"):
             remote.messages("orders-dlq")
         assert count_of(client, "orders-dlq") == "1"
-        (found,) = RemoteDeadLetterService(site.url).messages("orders-dlq", receive=True).messages
-        assert (found.id, found.receives) == (id, 2)
+        (message,) = RemoteDeadLetterService(site.url).messages("orders-dlq", receive=True).messages
+        assert (message.id, message.receives) == (id, 2)
 
 
 @pytest.mark.slow
@@ -152,11 +152,11 @@ def test_dead_letters_are_looked_at_once_and_then_remembered(client: Client, ins
     for number in range(12):
         dead.send(json.dumps({"n": number}))
     assert inspector.dead_letters("orders-dlq").needs_receive
-    found = until(lambda: (now := inspector.dead_letters("orders-dlq", receive=True)).complete and now, "the search")
-    assert found.matched == 12
-    assert "receive" in found.cost
-    assert found.queue.estimated
-    assert found.queue.first_expires == min(row.sent for row in found.messages) + found.queue.retention
+    page = until(lambda: (now := inspector.dead_letters("orders-dlq", receive=True)).complete and now, "the search")
+    assert page.matched == 12
+    assert "receive" in page.cost
+    assert page.queue.estimated
+    assert page.queue.first_expires == min(row.sent for row in page.messages) + page.queue.retention
     (row,) = inspector.dead_letter_queues()
     assert (row.name, row.visible, row.first_expires) == ("orders-dlq", 12, None)  # nobody has looked for the list
     again = inspector.dead_letters("orders-dlq")
@@ -203,9 +203,9 @@ def test_a_queue_that_may_not_be_looked_at_is_shown_with_the_reason(client: Clie
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Queue, "attributes", refused)
-        found = {facts.name: facts.error for facts in source.facts()}
+        errors = {facts.name: facts.error for facts in source.facts()}
     source.close()
-    assert found == {"open": None, "secret": "not allowed to look at secret"}
+    assert errors == {"open": None, "secret": "not allowed to look at secret"}
 
 
 # CloudWatch.

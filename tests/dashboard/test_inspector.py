@@ -22,8 +22,8 @@ from waiting import until
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Shop]:
-    with shop(tmp_path / "state", clock="manual") as found:
-        yield found
+    with shop(tmp_path / "state", clock="manual") as place:
+        yield place
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_rates_come_from_the_brokers_own_past(inspector: QueueInspector, place: 
     place.broker.clock.advance(10)
     for _ in range(20):
         place.orders.send("x")
-    place.orders.delete([one.receipt for one in place.orders.receive(10, 0)])
+    place.orders.delete([message.receipt for message in place.orders.receive(10, 0)])
     place.broker.clock.advance(10)
     inspector.changed()
     row = inspector.queue("orders").row
@@ -92,7 +92,7 @@ def test_what_is_received_and_not_deleted_raises_an_alarm(inspector: QueueInspec
 
 def test_a_queue_without_dead_letter_queue_is_told_so(inspector: QueueInspector, place: Shop) -> None:
     place.client.create_queue("alone")
-    (alarm,) = [one for one in inspector.queue("alone").row.alarms if one.name == "dead-letters"]
+    (alarm,) = [alarm for alarm in inspector.queue("alone").row.alarms if alarm.name == "dead-letters"]
     assert alarm.level is Level.INFO
 
 
@@ -209,7 +209,7 @@ def test_a_ledger_that_is_away_is_a_sentence_and_not_an_error(place: Shop) -> No
 # Dead letters.
 
 
-def test_letters_are_grouped_and_their_group_is_a_filter(inspector: QueueInspector, place: Shop) -> None:
+def test_dead_letter_messages_are_grouped_and_their_group_is_a_filter(inspector: QueueInspector, place: Shop) -> None:
     place.dead_letter(30, "Timeout: no answer from 10.0.0.1 after 31 s")
     place.dead_letter(5, "KeyError: 'total'", start=100)
     page = until(lambda: (now := inspector.dead_letters("orders-dlq")).complete and now, "the search")
@@ -303,7 +303,7 @@ def test_a_worker_shows_what_it_has_in_progress_and_can_be_paused(
     id = place.orders.send(json.dumps({"key": "k1", "waits": True})).message_id
     assert worker["entered"].wait(60)
     row = until(
-        lambda: next((one for one in inspector.workers().workers if one.queues[0].in_progress), None), "the worker"
+        lambda: next((row for row in inspector.workers().workers if row.queues[0].in_progress), None), "the worker"
     )
     (held,) = row.queues[0].in_progress
     assert (held.message_id, held.key, row.app, row.live) == (id, "k1", "shop:app", True)
@@ -330,9 +330,9 @@ def test_deliveries_are_held_against_effects(inspector: QueueInspector, place: S
     page = until(lambda: (now := inspector.deliveries()).deliveries >= 4 and now.effects >= 2 and now, "the work")
     assert page.effects == 2
     assert page.workers == 1
-    (queue,) = [one for one in page.queues if one.queue == "orders"]
+    (queue,) = [queue for queue in page.queues if queue.queue == "orders"]
     assert queue.effects == 2
-    assert {one.cause for one in page.caught} == {"duplicates_deleted", "claimed_elsewhere", "fenced", "conflicts"}
+    assert {row.cause for row in page.caught} == {"duplicates_deleted", "claimed_elsewhere", "fenced", "conflicts"}
 
 
 def test_the_trail_of_a_message_is_every_attempt_with_its_error(place: Shop, tmp_path: Path) -> None:

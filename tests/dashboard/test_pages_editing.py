@@ -20,14 +20,14 @@ DEAD = "/dead-letters/orders-dlq"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state")) as found:
-        yield found
+    with shop(tmp_path_factory.mktemp("state")) as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
 def site(place: Shop) -> Iterator[Site]:
-    with place.dashboard() as found:
-        yield found
+    with place.dashboard() as site:
+        yield site
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         message = own_attributes.DeadLetterDetails("k-1", "Timeout", "no answer", 3, "id-1", "orders")
         dead.send('{"id": 1}', attributes=own_attributes.attributes(message, {}, 9))
         settings = Settings(endpoint_url=url, region=moto.REGION, port=0, state=state)
-        with serving(settings, client=client) as found:
-            yield found
+        with serving(settings, client=client) as site:
+            yield site
 
 
 @pytest.mark.slow

@@ -30,14 +30,14 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state")) as found:
-        yield found
+    with shop(tmp_path_factory.mktemp("state")) as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
 def site(place: Shop) -> Iterator[Site]:
-    with place.dashboard() as found:
-        yield found
+    with place.dashboard() as site:
+        yield site
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -87,12 +87,12 @@ def test_a_body_of_a_mebibyte_opens_at_once_is_cut_and_can_be_had_whole(
 
 def test_the_body_that_is_handed_out_is_a_file_and_never_a_page(place: Shop, site: Site) -> None:
     sent = place.orders.send(SCRIPT).message_id
-    found = site.get(f"/queues/orders/messages/{sent}/body")
+    answer = site.get(f"/queues/orders/messages/{sent}/body")
     place.orders.purge()
-    assert found.body == SCRIPT.encode()
-    assert found.headers["content-type"] == "application/octet-stream"
-    assert found.headers["content-disposition"].startswith("attachment")
-    assert found.headers["x-content-type-options"] == "nosniff"
+    assert answer.body == SCRIPT.encode()
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize("where", ['error ~ "', SCRIPT, "age > yesterday", "a" * 5_000])
@@ -109,7 +109,7 @@ def test_a_foreign_name_in_the_address_is_text(site: Site, browser: Browser) -> 
     for path in (f"/queues/{quote(SCRIPT, safe='')}", f"/jobs/{quote(SCRIPT, safe='')}", f"/?q={quote(SCRIPT)}"):
         visit = browser.look(site.url + path, lambda page: page.title())
         assert visit.result.endswith("· Semel")
-        assert [told for told in visit.complaints if not re.search("status of 40[45]", told)] == []
+        assert [complaint for complaint in visit.complaints if not re.search("status of 40[45]", complaint)] == []
 
 
 # Bodies.

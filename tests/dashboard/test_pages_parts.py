@@ -35,7 +35,7 @@ def row(name: str, *sources: str, visible: int = 0) -> QueueRow:
 
 
 def figures(svg: str) -> list[float]:
-    return [float(one) for d in re.findall(r' d="([^"]*)"', svg) for one in re.findall(r"-?\d+(?:\.\d+)?", d)]
+    return [float(figure) for d in re.findall(r' d="([^"]*)"', svg) for figure in re.findall(r"-?\d+(?:\.\d+)?", d)]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_of_many_points_the_highest_stay() -> None:
 
 def test_ribbons_are_as_thick_as_their_share_and_never_invisible() -> None:
     svg = charts.ribbons([Stream("effects", "", "green", 999_999, main=True), Stream("caught", "", "purple", 1)])
-    heights = [float(one) for one in re.findall(r'width="12\.0" height="([\d.]+)"', svg)]
+    heights = [float(height) for height in re.findall(r'width="12\.0" height="([\d.]+)"', svg)]
     assert heights[0] == pytest.approx(heights[1] + heights[2], abs=0.2)
     assert heights[2] >= 2
     assert charts.ribbons([Stream("effects", "", "green", 0)]) == ""
@@ -80,13 +80,13 @@ def test_ribbons_are_as_thick_as_their_share_and_never_invisible() -> None:
 
 def test_a_dead_letter_queue_stands_below_its_source_unless_another_order_is_asked_for() -> None:
     rows = [row("b-dead", "a"), row("c", visible=5), row("a", visible=1)]
-    assert [one.name for one in queues.ordered(rows, "")] == ["a", "b-dead", "c"]
-    assert [one.name for one in queues.ordered(rows, "visible")] == ["c", "a", "b-dead"]
+    assert [queue.name for queue in queues.ordered(rows, "")] == ["a", "b-dead", "c"]
+    assert [queue.name for queue in queues.ordered(rows, "visible")] == ["c", "a", "b-dead"]
 
 
 def test_a_queues_own_fault_comes_before_the_one_for_all() -> None:
     faults = [Fault("duplicate", "", 0.0), Fault("throttle", "", 0.5), Fault("duplicate", "", 0.2, "orders")]
-    assert [(one.kind, one.rate) for one in queues.in_force(faults, "orders")] == [
+    assert [(fault.kind, fault.rate) for fault in queues.in_force(faults, "orders")] == [
         ("duplicate", 0.2),
         ("throttle", 0.5),
     ]
@@ -97,7 +97,7 @@ def test_a_begun_entry_is_hidden_once_its_action_has_ended() -> None:
         return AuditEntry(at, "operator", action, "dlq", "", 1, outcome)
 
     rows = [entry(5, "begun"), entry(4, "done"), entry(3, "begun"), entry(2, "begun", "delete"), entry(1, "begun")]
-    assert [one.at for one in jobs_and_workers.ended(rows)] == [5, 4, 2, 1]
+    assert [entry.at for entry in jobs_and_workers.ended(rows)] == [5, 4, 2, 1]
 
 
 def test_an_empty_dead_letter_queue_does_not_read_like_none(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ class Warehouse:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Shop]:
-    with shop(tmp_path / "state") as found:
+    with shop(tmp_path / "state") as place:
         (tmp_path / "state").mkdir(exist_ok=True)
-        yield found
+        yield place
 
 
 def depth(place: Shop, queue: str) -> int:

@@ -19,14 +19,14 @@ DEAD = "/dead-letters/orders-dlq"
 
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory, credentials: None) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state")) as found:
-        yield found
+    with shop(tmp_path_factory.mktemp("state")) as place:
+        yield place
 
 
 @pytest.fixture
 def site(place: Shop) -> Iterator[Site]:
-    with place.dashboard() as found:
-        yield found
+    with place.dashboard() as site:
+        yield site
 
 
 class Form:
@@ -58,8 +58,8 @@ def ended(site: Site, answer: Answer) -> Mapping[str, int]:
     assert answer.status == 303, answer.text
     id = answer.headers["location"].rpartition("/")[2]
     job = until(lambda: (now := site.api(f"jobs/{id}"))["ended"] and now, "the end of the job")
-    found: Mapping[str, int] = job["counts"]
-    return found
+    counts: Mapping[str, int] = job["counts"]
+    return counts
 
 
 def ids(place: Shop, queue: str = "orders-dlq") -> set[str]:

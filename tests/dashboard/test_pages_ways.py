@@ -31,54 +31,54 @@ PAGES: Final = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state"), clock="manual") as found:
-        found.dead_letter(5)
-        found.dead_letter(2, "KeyError: 'address'", start=10)
+    with shop(tmp_path_factory.mktemp("state"), clock="manual") as place:
+        place.dead_letter(5)
+        place.dead_letter(2, "KeyError: 'address'", start=10)
         for number in range(20):
-            found.orders.send(json.dumps({"id": number}))
+            place.orders.send(json.dumps({"id": number}))
         for _ in range(6):
-            found.broker.clock.advance(10)
-        yield found
+            place.broker.clock.advance(10)
+        yield place
 
 
 @pytest.fixture(scope="module")
 def site(place: Shop) -> Iterator[Site]:
-    with place.dashboard() as found:
-        yield found
+    with place.dashboard() as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
 def closed_site(place: Shop) -> Iterator[Site]:
-    with place.dashboard(token=TOKEN, reader_token=READER) as found:
-        yield found
+    with place.dashboard(token=TOKEN, reader_token=READER) as site:
+        yield site
 
 
 # What is on every page: found by looking at it as a screen reader does.
 FAULTS: Final = """() => {
-  const found = [], seen = one => one.getClientRects().length > 0;
-  const words = one => (one.getAttribute('aria-label') || one.textContent || one.title || '').trim();
-  const named = one => (one.labels && [...one.labels].some(words)) || one.getAttribute('aria-label')
-    || (one.getAttribute('aria-labelledby') || '').split(' ').some(id => document.getElementById(id));
-  for (const one of document.querySelectorAll('input:not([type=hidden]), select, textarea'))
-    if (!named(one)) found.push('no label: ' + one.outerHTML.slice(0, 80));
-  for (const one of document.querySelectorAll('a, button, summary'))
-    if (!words(one)) found.push('no words: ' + one.outerHTML.slice(0, 80));
-  for (const one of document.querySelectorAll('svg'))
-    if (!one.closest('[aria-hidden=true]') && !one.getAttribute('aria-label') && !one.parentElement.closest('svg'))
-      found.push('no text for: ' + one.outerHTML.slice(0, 80));
-  for (const one of document.querySelectorAll('table')) {
-    if (!one.caption) found.push('a table without a caption');
-    if ([...one.querySelectorAll('th')].some(cell => !cell.scope)) found.push('a head without a scope');
+  const faults = [], visible = node => node.getClientRects().length > 0;
+  const words = node => (node.getAttribute('aria-label') || node.textContent || node.title || '').trim();
+  const named = node => (node.labels && [...node.labels].some(words)) || node.getAttribute('aria-label')
+    || (node.getAttribute('aria-labelledby') || '').split(' ').some(id => document.getElementById(id));
+  for (const node of document.querySelectorAll('input:not([type=hidden]), select, textarea'))
+    if (!named(node)) faults.push('no label: ' + node.outerHTML.slice(0, 80));
+  for (const node of document.querySelectorAll('a, button, summary'))
+    if (!words(node)) faults.push('no words: ' + node.outerHTML.slice(0, 80));
+  for (const node of document.querySelectorAll('svg'))
+    if (!node.closest('[aria-hidden=true]') && !node.getAttribute('aria-label') && !node.parentElement.closest('svg'))
+      faults.push('no text for: ' + node.outerHTML.slice(0, 80));
+  for (const node of document.querySelectorAll('table')) {
+    if (!node.caption) faults.push('a table without a caption');
+    if ([...node.querySelectorAll('th')].some(cell => !cell.scope)) faults.push('a head without a scope');
   }
-  const levels = [...document.querySelectorAll('main :is(h1, h2, h3, h4)')].map(one => Number(one.tagName[1]));
-  if (levels[0] !== 1 || levels.filter(level => level === 1).length !== 1) found.push('headings: ' + levels);
-  levels.forEach((level, place) => { if (place && level > levels[place - 1] + 1) found.push('headings: ' + levels); });
-  const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
-  ids.filter((id, place) => ids.indexOf(id) !== place).forEach(id => found.push('twice: #' + id));
+  const levels = [...document.querySelectorAll('main :is(h1, h2, h3, h4)')].map(node => Number(node.tagName[1]));
+  if (levels[0] !== 1 || levels.filter(level => level === 1).length !== 1) faults.push('headings: ' + levels);
+  levels.forEach((level, place) => { if (place && level > levels[place - 1] + 1) faults.push('headings: ' + levels); });
+  const ids = [...document.querySelectorAll('[id]')].map(node => node.id);
+  ids.filter((id, place) => ids.indexOf(id) !== place).forEach(id => faults.push('twice: #' + id));
   for (const mark of ['main', 'header', 'nav'])
-    if (!document.querySelector(mark) && !document.body.matches('.alone')) found.push('no ' + mark);
-  if (!document.documentElement.lang) found.push('no language');
-  return found;
+    if (!document.querySelector(mark) && !document.body.matches('.alone')) faults.push('no ' + mark);
+  if (!document.documentElement.lang) faults.push('no language');
+  return faults;
 }"""
 # Texts whose contrast is too low, as WCAG counts it.
 PALE: Final = """() => {
@@ -91,44 +91,44 @@ PALE: Final = """() => {
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const over = (top, below) => top.slice(0, 3).map((v, i) => v * top[3] + below[i] * (1 - top[3]));
-  const behind = one => {
+  const behind = node => {
     const layers = [];
-    for (let at = one; at; at = at.parentElement) {
+    for (let at = node; at; at = at.parentElement) {
       const colour = parse(getComputedStyle(at).backgroundColor);
       if (colour[3] > 0) { layers.push(colour); if (colour[3] === 1) break; }
     }
     return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
   };
-  const faint = one => {
+  const faint = node => {
     let all = 1;
-    for (let at = one; at; at = at.parentElement) all *= Number(getComputedStyle(at).opacity);
+    for (let at = node; at; at = at.parentElement) all *= Number(getComputedStyle(at).opacity);
     return all;
   };
-  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const pale = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
-    const one = walk.currentNode.parentElement;
-    if (!walk.currentNode.textContent.trim() || !one.getClientRects().length) continue;
-    if (one.closest('svg, option, :disabled')) continue;
-    const ground = behind(one), ink = parse(getComputedStyle(one).color);
-    ink[3] *= faint(one);
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !node.getClientRects().length) continue;
+    if (node.closest('svg, option, :disabled')) continue;
+    const ground = behind(node), ink = parse(getComputedStyle(node).color);
+    ink[3] *= faint(node);
     const [a, b] = [light(over(ink, ground)), light(ground)].sort((x, y) => y - x);
-    const size = parseFloat(getComputedStyle(one).fontSize), bold = Number(getComputedStyle(one).fontWeight) >= 700;
+    const size = parseFloat(getComputedStyle(node).fontSize), bold = Number(getComputedStyle(node).fontWeight) >= 700;
     const least = size >= 24 || (bold && size >= 18.66) ? 3 : 4.5;
     const ratio = (a + 0.05) / (b + 0.05);
-    if (ratio < least) found.push(`${ratio.toFixed(2)}: ${walk.currentNode.textContent.trim().slice(0, 40)}`);
+    if (ratio < least) pale.push(`${ratio.toFixed(2)}: ${walk.currentNode.textContent.trim().slice(0, 40)}`);
   }
-  return [...new Set(found)];
+  return [...new Set(pale)];
 }"""
 
 
 def test_every_page_is_labelled_readable_in_light_and_dark_and_fits_a_phone(site: Site, browser: Browser) -> None:
     def look(page: Page) -> dict[str, Any]:
-        told = {}
+        faults = {}
         for path in PAGES:
             page.goto(site.url + path)
             wrong = page.evaluate(FAULTS) + page.evaluate(PALE)
             page.emulate_media(color_scheme="dark")
-            wrong += [f"dark {one}" for one in page.evaluate(PALE)]
+            wrong += [f"dark {text}" for text in page.evaluate(PALE)]
             page.emulate_media(color_scheme="light")
             for width in (820, 390):
                 page.set_viewport_size({"width": width, "height": 800})
@@ -136,12 +136,12 @@ def test_every_page_is_labelled_readable_in_light_and_dark_and_fits_a_phone(site
                     wrong.append(f"{over} wider than {width}")
             page.set_viewport_size({"width": 1280, "height": 800})
             if wrong:
-                told[path] = wrong
-        return told
+                faults[path] = wrong
+        return faults
 
     visit = browser.look(site.url, look)
     assert visit.result == {}
-    assert [one for one in visit.complaints if "404" not in one] == []
+    assert [complaint for complaint in visit.complaints if "404" not in complaint] == []
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_a_wrong_token_is_refused_the_right_one_lets_in_and_log_out_ends_it(
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
     visit = browser.look(f"{closed_site.url}/dead-letters/orders-dlq", come_in)
-    assert [one for one in visit.complaints if "401" not in one] == []
+    assert [complaint for complaint in visit.complaints if "401" not in complaint] == []
 
 
 @pytest.mark.slow
@@ -286,15 +286,15 @@ def test_a_reader_sees_everything_and_no_button_that_acts(closed_site: Site, bro
         page.get_by_label("Token").fill(READER)
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()
-        found = {}
+        buttons_by_path = {}
         for path in PAGES:
             if path.endswith(("/redrive", "/delete", "/restore")):
                 continue
             page.goto(closed_site.url + path)
             forms = "form[method=post]:not([action='/logout']) button"
             if buttons := page.locator(forms).all_inner_texts():
-                found[path] = buttons
-        return found
+                buttons_by_path[path] = buttons
+        return buttons_by_path
 
     assert browser.look(closed_site.url, look).result == {}
 
@@ -325,16 +325,16 @@ def test_an_endpoint_that_does_not_answer_is_a_page_that_says_what_to_do(
 
 @pytest.mark.slow
 def test_empty_pages_say_what_to_do(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with shop(tmp_path_factory.mktemp("empty")) as found, found.dashboard() as site:
-        found.orders.drop()
-        found.dead.drop()
+    with shop(tmp_path_factory.mktemp("empty")) as place, place.dashboard() as site:
+        place.orders.drop()
+        place.dead.drop()
 
         def look(page: Page) -> list[str]:
-            told = []
+            texts = []
             for path in ("/", "/dead-letters", "/deliveries", "/workers", "/audit"):
                 page.goto(site.url + path)
-                told.append(page.locator(".empty").inner_text())
-            return told
+                texts.append(page.locator(".empty").inner_text())
+            return texts
 
         queues, dead, deliveries, workers, audit = browser.look(site.url, look).result
     assert "semel queues create" in queues

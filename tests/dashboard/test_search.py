@@ -24,7 +24,7 @@ class Queue:
     def __init__(self, count: int = 0, page: int = 100) -> None:
         self.messages: list[DeadLetterMessage] = []
         self.page = page
-        self.gate: threading.Semaphore | None = None
+        self.may_go: threading.Semaphore | None = None
         self.scans: list[int] = []
         self.pages = Counter[str]()
         self.closed = 0
@@ -40,16 +40,18 @@ class Queue:
 
     def scan(self, name: str, where: Filter, after: int | None, at: float) -> Generator[ScanPage, None, None]:
         self.scans.append(after or 0)
-        left = [one for one in self.messages if (one.place or 0) > (after or 0)]
+        left = [dead_letter for dead_letter in self.messages if (dead_letter.place or 0) > (after or 0)]
         end, scanned = after, 0
         try:
             for start in range(0, len(left), self.page):
-                if self.gate is not None:
-                    assert self.gate.acquire(timeout=60)
+                if self.may_go is not None:
+                    assert self.may_go.acquire(timeout=60)
                 self.pages[name] += 1
                 page = left[start : start + self.page]
                 end, scanned = page[-1].place, scanned + len(page)
-                yield ScanPage([one for one in page if where.matches(one, at)], scanned, end, end, at=at)
+                yield ScanPage(
+                    [dead_letter for dead_letter in page if where.matches(dead_letter, at)], scanned, end, end, at=at
+                )
             yield ScanPage([], scanned, None, end, complete=True, at=at)
         finally:
             self.closed += 1
@@ -66,11 +68,11 @@ def finished(searches: Searches, queue: Queue, where: Filter = EVERYTHING) -> Se
 
 def test_a_result_is_shown_before_the_search_has_ended() -> None:
     queue = Queue(300)
-    queue.gate = threading.Semaphore(1)
+    queue.may_go = threading.Semaphore(1)
     searches = queue.searches()
     first = until(lambda: (now := searches.get("dlq", EVERYTHING, total=300, wait=0)).scanned and now, "a page")
     assert (first.scanned, first.matched, first.finished, first.complete) == (100, 100, False, False)
-    queue.gate.release(5)
+    queue.may_go.release(5)
     last = finished(searches, queue)
     assert (last.matched, last.complete) == (300, True)
     assert queue.scans == [0]  # however often it was asked for
@@ -105,9 +107,9 @@ def test_when_messages_have_left_the_search_is_repeated_and_the_old_result_is_sh
     finished(searches, queue)
     queue.messages = queue.messages[:50]
     queue.now += FRESH + 1
-    queue.gate = threading.Semaphore(0)
+    queue.may_go = threading.Semaphore(0)
     assert searches.get("dlq", EVERYTHING, total=50, wait=0).matched == 200
-    queue.gate.release(10)
+    queue.may_go.release(10)
     assert finished(searches, queue).matched == 50
 
 
@@ -122,12 +124,12 @@ def test_a_request_for_a_fresh_result_repeats_the_search() -> None:
 def test_after_an_action_the_search_is_repeated_also_if_it_was_running() -> None:
     queue = Queue(20)
     searches = queue.searches()
-    queue.gate = threading.Semaphore(0)
+    queue.may_go = threading.Semaphore(0)
     searches.get("dlq", EVERYTHING, total=20, wait=0)
     until(lambda: queue.scans, "the start")
     searches.forget("dlq")
     queue.messages = queue.messages[:5]
-    queue.gate.release(10)
+    queue.may_go.release(10)
     finished(searches, queue)
     assert finished(searches, queue).matched == 5
     assert queue.scans == [0, 0]
@@ -153,8 +155,8 @@ def test_where_a_search_costs_receives_its_result_is_kept_for_its_time() -> None
 
 def test_memory_is_bounded_in_messages_and_in_groups() -> None:
     queue = Queue(page=1_000)
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = [f"{first}{second}" for first in letters for second in letters]
+    characters = "abcdefghijklmnopqrstuvwxyz"
+    words = [f"{first}{second}" for first in characters for second in characters]
     for number in range(MAX_MESSAGES + 500):
         queue.add(1, f"Error in {words[number % 676]} of {words[number // 676]}")
     result = finished(queue.searches(), queue)
@@ -200,13 +202,13 @@ def running() -> int:
 
 def test_many_searches_share_a_few_threads() -> None:
     queue = Queue(10)
-    queue.gate = threading.Semaphore(0)
+    queue.may_go = threading.Semaphore(0)
     searches = queue.searches()
     before = running()
     for number in range(MAX_SEARCHES):
         searches.get(f"dlq-{number}", EVERYTHING, total=10, wait=0)
     assert running() - before <= THREADS
-    queue.gate.release(10 * MAX_SEARCHES)
+    queue.may_go.release(10 * MAX_SEARCHES)
     for number in range(MAX_SEARCHES):
         assert searches.get(f"dlq-{number}", EVERYTHING, total=10, wait=60).matched == 10
     searches.close()
@@ -231,12 +233,12 @@ def test_a_large_queue_does_not_hold_up_a_small_one() -> None:
 
 def test_a_search_that_is_evicted_stops_and_releases_what_it_holds() -> None:
     queue = Queue(1_000, page=10)
-    queue.gate = threading.Semaphore(1)
+    queue.may_go = threading.Semaphore(1)
     searches = queue.searches()
     until(lambda: searches.get("dlq", EVERYTHING, total=1_000, wait=0).scanned, "the first page")
     for number in range(MAX_SEARCHES):
         searches.get(f"other-{number}", filters.parse("id = none"), total=0, wait=0)
-    queue.gate.release(10_000)
+    queue.may_go.release(10_000)
     until(lambda: queue.closed == MAX_SEARCHES + 1, "the end of all searches")
     assert searches.cached("dlq", EVERYTHING) is None
     assert queue.pages["dlq"] <= 2  # of 100
@@ -245,10 +247,10 @@ def test_a_search_that_is_evicted_stops_and_releases_what_it_holds() -> None:
 
 def test_a_closed_search_stops() -> None:
     queue = Queue(1_000, page=10)
-    queue.gate = threading.Semaphore(1)
+    queue.may_go = threading.Semaphore(1)
     searches = queue.searches()
     until(lambda: searches.get("dlq", EVERYTHING, total=1_000, wait=0).scanned, "the first page")
     searches.close()
-    queue.gate.release(1)
+    queue.may_go.release(1)
     until(lambda: queue.closed, "the end of the scan")
     assert queue.pages["dlq"] <= 2  # of 100

@@ -30,8 +30,8 @@ TOKEN, READER = "operator-token", "reader-token"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with shop(tmp_path_factory.mktemp("state")) as found:
-        yield found
+    with shop(tmp_path_factory.mktemp("state")) as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
@@ -178,14 +178,14 @@ def test_only_our_own_pages_and_scripts_have_an_effect(
 ) -> None:
     """`content_type`: None is no body, "" a body without a type."""
     for dashboard, status in ((closed_site, with_token), (open_site, without)):
-        given = {
+        optional_headers = {
             "sec-fetch-site": site,
             "origin": dashboard.url if origin == "own" else origin,
             "cookie": session(closed_site).replace(port_of(closed_site), port_of(dashboard)) if cookie else None,
             "authorization": {"bearer": f"Bearer {TOKEN}", "basic": "Basic eDp5"}.get(authorization or ""),
             "content-type": content_type or None,
         }
-        headers = {name: value for name, value in given.items() if value is not None}
+        headers = {name: value for name, value in optional_headers.items() if value is not None}
         answer = dashboard.ask(method, JOB, None if content_type is None else b"{}", headers)
         assert answer.status == status, answer.text
 
@@ -640,6 +640,6 @@ def test_a_look_that_costs_receives_is_not_for_readers_nor_for_foreign_pages(tmp
             assert site.ask("GET", f"{path}?receive=1", headers=cookie).status == 403
             assert site.ask("GET", f"{path}?receive=1", headers=cookie | {"sec-fetch-site": "none"}).status == 200
             assert site.ask("GET", f"{path}?receive=1", headers=cookie | {"referer": f"{site.url}/"}).status == 200
-            found = site.ask("GET", f"{path}?receive=1", headers=operator).json()
-            assert [message["body"] for message in found["messages"]] == ["body"]
-            assert found["cost"]["receives"]
+            page = site.ask("GET", f"{path}?receive=1", headers=operator).json()
+            assert [message["body"] for message in page["messages"]] == ["body"]
+            assert page["cost"]["receives"]

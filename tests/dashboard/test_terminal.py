@@ -33,8 +33,8 @@ HOSTILE = "\x1b]0;owned\x07[bold red]markup[/] \u202eevil\r\n[@click=app.quit]x[
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setenv("SEMEL_STATE", str(tmp_path))
     monkeypatch.delenv("SEMEL_CONTROL_TOKEN", raising=False)
-    with shop(tmp_path) as found:
-        yield found
+    with shop(tmp_path) as place:
+        yield place
 
 
 class Screen:
@@ -59,8 +59,8 @@ class Screen:
         await self.until(lambda: self.top.board.note, "the board")
 
     def rows(self, table: str) -> list[list[str]]:
-        found = self.top.screen_stack[0].query_one(f"#{table}", LiveTable)
-        return [[str(cell) for cell in found.get_row(key)] for key in found.keys]
+        live_table = self.top.screen_stack[0].query_one(f"#{table}", LiveTable)
+        return [[str(cell) for cell in live_table.get_row(key)] for key in live_table.keys]
 
     def sheet(self) -> str:
         top = self.top.screen
@@ -267,7 +267,7 @@ def test_a_read_that_hangs_does_not_keep_anybody_from_leaving(there: Shop, monke
 def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop) -> None:
     there.dead_letter(5, "Timeout: the bank did not answer")
     there.dead_letter(2, "KeyError: 'total'", start=100)
-    seen: list[int] = []
+    orders: list[int] = []
 
     async def story(screen: Screen) -> None:
         await screen.go("2")
@@ -303,9 +303,9 @@ def test_a_failing_group_is_found_opened_and_redriven_with_a_canary(there: Shop)
         await screen.until(screen.sheet)
         assert "redrive of orders-dlq: done" in screen.sheet()
 
-    with worker(there, lambda order: seen.append(order["order"])):
+    with worker(there, lambda order: orders.append(order["order"])):
         drive(there, story)
-    assert sorted(seen) == [0, 1, 2, 3, 4]
+    assert sorted(orders) == [0, 1, 2, 3, 4]
     assert sorted(json.loads(message["Body"])["order"] for message in there.broker.peek("orders-dlq")) == [100, 101]
     audit = (there.state / "audit.jsonl").read_text()
     assert '"redrive"' in audit

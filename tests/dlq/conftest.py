@@ -16,9 +16,9 @@ from semel.sqs.client.admin import Admin
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq=DLQ, receives=2)
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq=DLQ, receives=2)
+        yield place
 
 
 @pytest.fixture

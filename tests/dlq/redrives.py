@@ -47,7 +47,7 @@ class Site:
         self.place.worker(app).drain()
 
     def send(self, name: str, **options: Any) -> str:
-        """The first letter of its name is a message's FIFO group."""
+        """The first character of its name is a message's FIFO group."""
         if self.fifo:
             options = {"group": name[0], "dedup": name[:100]} | options
         return self.place.send({"name": name}, self.queue, **options)

@@ -28,9 +28,9 @@ from semel.sqs.errors import AccessDenied, QueueNotFound
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq=DLQ)
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq=DLQ)
+        yield place
 
 
 class Look:
@@ -56,8 +56,8 @@ def by_peeking(place: Place, queue: str = DLQ) -> MessageAccess:
     return open_access(place.client, queue, clock=place.clock.now)
 
 
-def numbers(found: list[DeadLetterMessage]) -> list[int]:
-    return [int(message.key.removeprefix("o-")) for message in found]
+def numbers(messages: list[DeadLetterMessage]) -> list[int]:
+    return [int(message.key.removeprefix("o-")) for message in messages]
 
 
 def receive_counts(place: Place, queue: str = DLQ) -> set[str]:
@@ -146,9 +146,9 @@ def test_one_message_is_found_by_its_id_here_or_in_the_source_queue(place: Place
     access = by_peeking(place)
     third = Look(access).messages[3]
     for id, at in ((third.id, None), (third.id, third.place), (third.id, 1), ("m-3", None)):
-        found = access.get(id, at).message
-        assert found is not None
-        assert (found.id, found.body) == (third.id, third.body)
+        message = access.get(id, at).message
+        assert message is not None
+        assert (message.id, message.body) == (third.id, third.body)
     assert access.get("nobody").message is None
 
 
@@ -229,10 +229,10 @@ def received_by_group(place: Place, queue_name: str = "pay-dlq.fifo") -> dict[st
     """In the order in which a consumer gets them."""
     order: dict[str, list[int]] = {}
     queue = place.client.queue(queue_name)
-    while got := queue.receive(10, 0):
-        for one in got:
-            order.setdefault(one.group or "", []).append(int(one.body.split(": ")[-1][:-1]))
-        queue.delete([one.receipt for one in got])
+    while messages := queue.receive(10, 0):
+        for dlq_message in messages:
+            order.setdefault(dlq_message.group or "", []).append(int(dlq_message.body.split(": ")[-1][:-1]))
+        queue.delete([dlq_message.receipt for dlq_message in messages])
     return order
 
 
@@ -276,9 +276,9 @@ def test_there_is_no_going_on_where_there_are_no_places(place: Place) -> None:
 
 def test_a_message_that_is_found_by_receiving_is_released_and_its_cost_is_known(place: Place) -> None:
     dead_letter(place, 25)
-    found = by_receiving(place).get("m-12")
-    assert found.message is not None
-    assert (found.message.key, found.scanned, found.cost.messages) == ("o-12", 20, 20)
+    lookup = by_receiving(place).get("m-12")
+    assert lookup.message is not None
+    assert (lookup.message.key, lookup.scanned, lookup.cost.messages) == ("o-12", 20, 20)
     assert place.messages(DLQ, "in_flight") == []
 
 
@@ -371,29 +371,29 @@ def test_dead_letter_queues_are_those_that_are_named_so_by_a_queue_or_by_their_n
     place.clock.advance(3_600)
     dead_letter(place, 2)
     place.client.queue(DLQ).receive(1, 0)
-    found = {info.name: info for info in listing.dead_letter_queues(place.client, clock=place.clock.now)}
-    assert sorted(found) == ["bin.fifo", "orders-dlq", "other-dlq"]
-    info = found[DLQ]
+    queues = {info.name: info for info in listing.dead_letter_queues(place.client, clock=place.clock.now)}
+    assert sorted(queues) == ["bin.fifo", "orders-dlq", "other-dlq"]
+    info = queues[DLQ]
     assert (info.sources, info.visible, info.in_flight, info.depth) == (("orders",), 4, 1, 5)
     assert info.oldest_age == pytest.approx(3_600)
     assert info.first_expires == pytest.approx(place.clock.now() + 345_600 - 3_600)
     assert (info.estimated, info.max_receives, info.fifo) == (False, None, False)
-    assert (found["bin.fifo"].sources, found["bin.fifo"].fifo) == (("pay.fifo",), True)
-    assert (found["other-dlq"].depth, found["other-dlq"].first_expires) == (0, None)
+    assert (queues["bin.fifo"].sources, queues["bin.fifo"].fifo) == (("pay.fifo",), True)
+    assert (queues["other-dlq"].depth, queues["other-dlq"].first_expires) == (0, None)
 
 
 def test_the_same_list_comes_from_an_endpoint_that_is_not_ours(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.queue("pay.fifo", dlq="bin.fifo")
     dead_letter(place, 3)
     ours = listing.dead_letter_queues(place.client, clock=place.clock.now)
-    one = listing.dead_letter_queue(place.client, DLQ, clock=place.clock.now)
+    our_queue = listing.dead_letter_queue(place.client, DLQ, clock=place.clock.now)
     monkeypatch.setattr(Admin, "of", lambda _client: None)
     theirs = listing.dead_letter_queues(place.client, clock=place.clock.now)
     known = [(info.name, info.url, info.arn, info.depth, info.sources, info.retention) for info in ours]
     assert [(info.name, info.url, info.arn, info.depth, info.sources, info.retention) for info in theirs] == known
     info = listing.dead_letter_queue(place.client, DLQ)
     assert (info.sources, info.depth, info.oldest_age) == (("orders",), 3, None)
-    assert one.oldest_age is not None
+    assert our_queue.oldest_age is not None
     received = Look(by_receiving(place)).messages
     guess = listing.estimated(info, received[:2], place.clock.now())
     assert guess.oldest_age == pytest.approx(0)
@@ -434,17 +434,17 @@ def test_groups_count_the_messages_with_the_same_error(place: Place, service: De
     dead_letter(place, 7)
     place.clock.advance(60)
     dead_letter(place, 3, error="no such tenant 'acme'")
-    found = service.groups(DLQ)
-    assert [(group.count, group.shape) for group in found.groups] == [
+    error_groups = service.groups(DLQ)
+    assert [(group.count, group.shape) for group in error_groups.groups] == [
         (7, "TimeoutError: read timed out after <n> s"),
         (3, "TimeoutError: no such tenant '…'"),
     ]
-    assert (found.matched, found.scanned, found.complete) == (10, 10, True)
-    group = found.groups[0]
+    assert (error_groups.matched, error_groups.scanned, error_groups.complete) == (10, 10, True)
+    group = error_groups.groups[0]
     assert (group.sources, group.first, group.last) == (("orders",), group.last, group.first)
     assert group.where is not None
     assert len(service.messages(DLQ, group.where).messages) == 7
-    assert [one.count for one in service.groups(DLQ, "$.n < 2").groups] == [2, 2]
+    assert [group.count for group in service.groups(DLQ, "$.n < 2").groups] == [2, 2]
     assert service.impact(DLQ, group.where).count == 7
 
 
@@ -458,9 +458,9 @@ def test_the_service_works_by_receiving_too(
 ) -> None:
     dead_letter(place, 25)
     monkeypatch.setattr(Admin, "of", lambda _client: None)
-    found = service.messages(DLQ, "attr.tenant = acme", limit=5)
-    assert (len(found.messages), found.next, found.complete) == (5, None, False)
-    assert found.cost.messages == 10
+    page = service.messages(DLQ, "attr.tenant = acme", limit=5)
+    assert (len(page.messages), page.next, page.complete) == (5, None, False)
+    assert page.cost.messages == 10
     assert service.message(DLQ, "m-7").key == "o-7"
     assert service.groups(DLQ).matched == 25
     assert place.messages(DLQ, "in_flight") == []

@@ -38,10 +38,19 @@ def ids(place: Place, queue: str = DLQ) -> set[str]:
 
 def shown(place: Place, queue: str = DLQ) -> list[tuple[Any, ...]]:
     """What matters of each message, whatever its id."""
-    found = [DeadLetterMessage.peeked(message, queue) for message in place.broker.peek(queue, limit=5_000)]
+    messages = [DeadLetterMessage.peeked(message, queue) for message in place.broker.peek(queue, limit=5_000)]
     return sorted(
-        (one.key, one.body, one.reason, one.error, one.attempts, one.source, one.original_id, str(one.attributes))
-        for one in found
+        (
+            message.key,
+            message.body,
+            message.reason,
+            message.error,
+            message.attempts,
+            message.source,
+            message.original_id,
+            str(message.attributes),
+        )
+        for message in messages
     )
 
 
@@ -93,7 +102,7 @@ def test_half_a_line_at_the_end_of_a_file_was_never_relied_on(tmp_path: Path) ->
     whole = snapshots.line(message(), at=5.0)
     file = tmp_path / "torn.jsonl"
     file.write_bytes(whole + whole[:50])
-    assert [one.id for one in snapshots.messages_in(file)] == ["6d2f"]
+    assert [message.id for message in snapshots.messages_in(file)] == ["6d2f"]
     file.write_bytes(whole[:50] + b"\n" + whole)
     with pytest.raises(SnapshotError, match="line 1"):
         list(snapshots.messages_in(file))
@@ -134,12 +143,12 @@ def test_what_is_deleted_is_in_the_snapshot_and_comes_back_as_it_was(
 def test_what_was_not_shown_is_not_deleted(place: Place, service: DeadLetterService, either: str) -> None:
     dead_letter(place, 5)
     place.clock.advance(1)
-    seen = service.impact(DLQ, all=True).shown
+    shown_messages = service.impact(DLQ, all=True).shown
     shown_to_somebody = ids(place)
     assert ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 3"))).counts.sent == 3
     dead_letter(place, 4)
     place.clock.advance(1)
-    job = ended(service.delete(DLQ, all=True, shown=seen))
+    job = ended(service.delete(DLQ, all=True, shown=shown_messages))
     assert (job.state, job.counts.deleted) == (State.DONE, 2)
     assert len(ids(place)) == 4
     assert ids(place).isdisjoint(shown_to_somebody)
@@ -150,12 +159,12 @@ def test_what_arrives_after_too_many_to_name_were_shown_is_not_deleted(
     place: Place, service: DeadLetterService
 ) -> None:
     dead_letter(place, 1_001)
-    seen = service.impact(DLQ, all=True).shown
-    assert (seen.count, seen.ids) == (1_001, None)
+    shown_messages = service.impact(DLQ, all=True).shown
+    assert (shown_messages.count, shown_messages.ids) == (1_001, None)
     old = ids(place)
     assert ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 3"))).counts.sent == 3
     dead_letter(place, 3)
-    assert ended(service.delete(DLQ, all=True, shown=seen)).counts.deleted == 998
+    assert ended(service.delete(DLQ, all=True, shown=shown_messages)).counts.deleted == 998
     assert (len(ids(place)), ids(place) & old) == (3, set())
 
 
@@ -166,14 +175,14 @@ def test_what_came_to_match_after_it_was_shown_is_not_deleted(place: Place, serv
     old = ids(place)
     place.clock.advance(40)
     dead_letter(place, 1)  # in the queue, but too young to be shown
-    seen = service.impact(DLQ, "age > 35s").shown
-    assert (seen.count, seen.ids) == (1_502, None)  # too many to name
+    shown_messages = service.impact(DLQ, "age > 35s").shown
+    assert (shown_messages.count, shown_messages.ids) == (1_502, None)  # too many to name
     gone = ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="$.n < 10", limit=10)))
     assert gone.counts.sent == 10
     place.clock.advance(60)
     dead_letter(place, 3)
     place.clock.advance(60)
-    job = ended(service.delete(DLQ, "age > 35s", shown=seen))
+    job = ended(service.delete(DLQ, "age > 35s", shown=shown_messages))
     assert (job.state, job.counts.deleted) == (State.DONE, 1_492)
     assert len(ids(place)) == 4
     assert ids(place).isdisjoint(old)
@@ -181,9 +190,9 @@ def test_what_came_to_match_after_it_was_shown_is_not_deleted(place: Place, serv
 
 def test_nothing_shown_is_nothing_deleted(place: Place, service: DeadLetterService) -> None:
     dead_letter(place, 3)
-    seen = service.impact(DLQ, "nowhere").shown
+    shown_messages = service.impact(DLQ, "nowhere").shown
     with pytest.raises(SemelError, match="no message was shown"):
-        service.delete(DLQ, "nowhere", shown=seen)
+        service.delete(DLQ, "nowhere", shown=shown_messages)
     with pytest.raises(SemelError, match="it is not known which messages were shown"):
         service.delete(DLQ, all=True, shown=ShownMessages(3))
     assert len(ids(place)) == 3
@@ -200,7 +209,9 @@ def acting(service: DeadLetterService) -> dict[str, Any]:
         "lines": lambda queue, **chosen: list(service.lines(queue, **chosen)),
         "impact": service.impact,
         "redrive": lambda queue, **chosen: service.redrive(
-            RedrivePlan(queue=queue, canary=0, **{name: one for name, one in chosen.items() if one is not None})
+            RedrivePlan(
+                queue=queue, canary=0, **{name: argument for name, argument in chosen.items() if argument is not None}
+            )
         ),
     }
 
@@ -423,7 +434,7 @@ def test_a_restore_that_dies_is_finished_by_the_next_and_says_what_cannot_be_kno
     job = ended(service.restore(file))
     assert job.state is State.DONE
     assert any("ended while it sent 10" in line.text for line in job.messages)
-    keys = [one[0] for one in shown(place)]
+    keys = [row[0] for row in shown(place)]
     assert set(keys) == {f"o-{n}" for n in range(25)}
     # A Standard queue has nothing to tell a second sending by: those ten may be there twice, under their keys.
     assert len(keys) == (25 if point == "before_restore_send" else 35)
@@ -440,7 +451,7 @@ def test_a_fifo_queue_takes_each_restored_message_once(
         Restorer(place.client, file, folder=tmp_path, crash=at("after_restore_send")).run(Job("restore", DLQ))
     ended(service.restore(file))
     assert [body["n"] for body in place.bodies("pay-dlq.fifo")] == list(range(6))
-    groups = [one["Attributes"]["MessageGroupId"] for one in place.messages("pay-dlq.fifo")]
+    groups = [message["Attributes"]["MessageGroupId"] for message in place.messages("pay-dlq.fifo")]
     assert groups == ["g0", "g1"] * 3
 
 

@@ -17,14 +17,14 @@ from semel.dlq.redrive.canary import choose, default_wait
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
 def either(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with site(BROKER, fifo=request.param) as found:
-        yield found
+    with site(BROKER, fifo=request.param) as either:
+        yield either
 
 
 @pytest.fixture(params=MODES)
 def standard(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with site(request.param) as found:
-        yield found
+    with site(request.param) as standard:
+        yield standard
 
 
 class Worker:
@@ -53,10 +53,12 @@ class Worker:
 def test_when_those_that_went_first_were_processed_the_rest_follows(either: Site) -> None:
     either.dead_letter("a1", "b1", "c1", "d1", "e1")
     worker = Worker(either)
-    seen: list[int] = []
-    job = either.redrive(canary=2, rest=worker.rest, crash=at("canary_sent", lambda: seen.append(len(either.names()))))
+    counts: list[int] = []
+    job = either.redrive(
+        canary=2, rest=worker.rest, crash=at("canary_sent", lambda: counts.append(len(either.names())))
+    )
     assert (job.state, job.reason) == (State.DONE, "")
-    assert seen == [2], "two, and no more, were sent before their outcome was known"
+    assert counts == [2], "two, and no more, were sent before their outcome was known"
     assert worker.waits == 1
     assert job.counts.sent == 5
     assert either.dead_names() == []
@@ -180,10 +182,10 @@ def test_a_canary_is_spread_over_the_errors_and_takes_the_heads_of_groups() -> N
         for name in ("a1", "a2", "b1"):
             fifo.dead_letter(name, error="timeout")
         fifo.dead_letter("c1", error="no such country")
-        seen: list[str] = []
+        names: list[str] = []
         worker = Worker(fifo)
-        fifo.redrive(canary=3, rest=worker.rest, crash=at("canary_sent", lambda: seen.extend(fifo.names())))
-        assert sorted(seen) == ["a1", "b1", "c1"]
+        fifo.redrive(canary=3, rest=worker.rest, crash=at("canary_sent", lambda: names.extend(fifo.names())))
+        assert sorted(names) == ["a1", "b1", "c1"]
 
 
 def message(n: int, error: str) -> DeadLetterMessage:
@@ -192,11 +194,11 @@ def message(n: int, error: str) -> DeadLetterMessage:
 
 def test_each_kind_of_error_has_its_turn() -> None:
     messages = [message(n, "timeout") for n in range(8)] + [message(8, "bad country"), message(9, "no stock")]
-    assert [one.id for one in choose(messages, 3)] == ["0", "8", "9"]
-    assert [one.id for one in choose(messages, 5)] == ["0", "1", "2", "8", "9"]
+    assert [message.id for message in choose(messages, 3)] == ["0", "8", "9"]
+    assert [message.id for message in choose(messages, 5)] == ["0", "1", "2", "8", "9"]
     assert len(choose(messages, 50)) == 10
     assert choose([], 3) == []
-    assert [one.id for one in choose(messages, 2)] == ["0", "8"]
+    assert [message.id for message in choose(messages, 2)] == ["0", "8"]
 
 
 def test_it_is_waited_as_long_as_a_message_is_tried_twice_over() -> None:

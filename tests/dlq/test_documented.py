@@ -18,8 +18,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "dead-letters.md").read_
 
 
 def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return dict(found.choices)
+    (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(subparsers.choices)
 
 
 def test_every_field_is_in_the_guide() -> None:

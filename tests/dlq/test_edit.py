@@ -179,13 +179,13 @@ def test_what_cannot_be_sent_stays_where_it_is(
 def test_a_message_without_a_source_needs_to_be_given_a_target(place: Place, service: DeadLetterService) -> None:
     place.client.create_queue("lost-dlq")
     place.send("{}", "lost-dlq")
-    (one,) = service.messages("lost-dlq").messages
+    (dlq_message,) = service.messages("lost-dlq").messages
     with pytest.raises(SemelError, match="lost-dlq"):
-        service.resend("lost-dlq", one.id, any_queue=True)
-    assert service.resend("lost-dlq", one.id, to="orders", any_queue=True).queue == "orders"
+        service.resend("lost-dlq", dlq_message.id, any_queue=True)
+    assert service.resend("lost-dlq", dlq_message.id, to="orders", any_queue=True).queue == "orders"
     place.send("{}", DLQ)
-    (one,) = service.messages(DLQ).messages
-    assert service.resend(DLQ, one.id).queue == "orders"
+    (dlq_message,) = service.messages(DLQ).messages
+    assert service.resend(DLQ, dlq_message.id).queue == "orders"
     with pytest.raises(NoSuchMessage, match="message nobody is not available in orders-dlq"):
         service.resend(DLQ, "nobody")
 
@@ -204,31 +204,31 @@ def test_an_edited_copy_goes_to_no_queue_that_only_the_message_names(place: Plac
 
 
 def test_a_document_shows_json_unfolded_and_says_what_was_changed() -> None:
-    one = message()
-    text = document(one)
-    assert json.loads(text)["body"] == json.loads(one.body)
-    assert read_document(text, one) is None
-    assert read_document("", one) is None
-    changed = read_document(text.replace("120.5", "99"), one)
+    dlq_message = message()
+    text = document(dlq_message)
+    assert json.loads(text)["body"] == json.loads(dlq_message.body)
+    assert read_document(text, dlq_message) is None
+    assert read_document("", dlq_message) is None
+    changed = read_document(text.replace("120.5", "99"), dlq_message)
     assert changed is not None
     assert (json.loads(changed.body or "")["order"]["total"], changed.changed) == (99, ("body",))
     content = json.loads(text)
     content["attributes"]["tenant"]["value"] = "umbrella"
     content["to"] = "elsewhere"
-    changed = read_document(json.dumps(content), one)
+    changed = read_document(json.dumps(content), dlq_message)
     assert changed is not None
     assert (changed.body, changed.changed, changed.to) == (None, ("attributes",), "elsewhere")
-    forced = read_document(text, one, Key.NEW)
+    forced = read_document(text, dlq_message, Key.NEW)
     assert forced is not None
     assert (forced.changed, forced.key) == ((), Key.NEW)
 
 
 @pytest.mark.parametrize("body", ["", "plain", '"text"', "5", '{"a": 1.10}', '{"a": 1, "a": 2}', "{", '{"a": NaN}'])
 def test_a_body_that_json_would_change_stays_a_text(body: str) -> None:
-    one = message(body=body)
-    text = document(one)
+    dlq_message = message(body=body)
+    text = document(dlq_message)
     assert json.loads(text)["body"] == body
-    assert read_document(text, one) is None
+    assert read_document(text, dlq_message) is None
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,6 @@ def test_a_body_that_json_would_change_stays_a_text(body: str) -> None:
     ],
 )
 def test_a_document_that_cannot_be_read_says_so(edit: Any, says: str) -> None:
-    one = message()
+    dlq_message = message()
     with pytest.raises(EditError, match=says):
-        read_document(edit(document(one)), one)
+        read_document(edit(document(dlq_message)), dlq_message)

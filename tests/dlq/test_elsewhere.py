@@ -58,9 +58,9 @@ def test_everything_works_where_reading_means_receiving(client: Client, tmp_path
     service = DeadLetterService(client, state=tmp_path, who="tester")
     (info,) = service.queues()
     assert (info.name, info.depth, info.sources, info.first_expires) == (DLQ, 14, ("orders",), None)
-    found = service.messages(DLQ, "attr.tenant = acme", bodies=True)
-    assert sorted(message.key for message in found.messages) == sorted(f"o-{n}" for n in range(1, 14, 2))
-    assert "the receive count of 14 messages went up by 1" in str(found.cost)
+    page = service.messages(DLQ, "attr.tenant = acme", bodies=True)
+    assert sorted(message.key for message in page.messages) == sorted(f"o-{n}" for n in range(1, 14, 2))
+    assert "the receive count of 14 messages went up by 1" in str(page.cost)
     assert waiting(client) == ("14", "0")
     assert [group.count for group in service.groups(DLQ).groups] == [14]
 
@@ -68,10 +68,10 @@ def test_everything_works_where_reading_means_receiving(client: Client, tmp_path
     assert (dropped.counts.deleted, waiting(client)) == (4, ("10", "0"))
     assert ended(service.restore(Path(dropped.result["snapshot"]))).counts.sent == 4
 
-    some = ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="attr.tenant = umbrella")))
-    assert (some.counts.sent, waiting(client), waiting(client, "orders")) == (7, ("7", "0"), ("7", "0"))
+    redrive = ended(service.redrive(RedrivePlan(queue=DLQ, canary=0, where="attr.tenant = umbrella")))
+    assert (redrive.counts.sent, waiting(client), waiting(client, "orders")) == (7, ("7", "0"), ("7", "0"))
 
-    (one,) = [message for message in service.messages(DLQ).messages if message.key == "o-13"]
-    assert service.impact(DLQ, ids=[one.id]).count == 1
-    assert service.resend(DLQ, one.id, body="{}").key == "o-13"
+    (message,) = [message for message in service.messages(DLQ).messages if message.key == "o-13"]
+    assert service.impact(DLQ, ids=[message.id]).count == 1
+    assert service.resend(DLQ, message.id, body="{}").key == "o-13"
     assert (waiting(client), waiting(client, "orders")) == (("6", "0"), ("8", "0"))

@@ -192,7 +192,7 @@ def test_the_examples_in_errors_are_filters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "found"),
+    ("pattern", "text", "expected"),
     [
         ("^a", "ba", False),
         ("^a", "ab", True),
@@ -208,8 +208,8 @@ def test_the_examples_in_errors_are_filters() -> None:
         ("é+", "caféé", True),
     ],
 )
-def test_a_pattern_means_what_it_means_elsewhere(pattern: str, text: str, found: bool) -> None:
-    assert Pattern(pattern).found_in(text) is found
+def test_a_pattern_means_what_it_means_elsewhere(pattern: str, text: str, expected: bool) -> None:
+    assert Pattern(pattern).found_in(text) is expected
 
 
 def _patterns() -> st.SearchStrategy[str]:
@@ -261,9 +261,9 @@ def test_a_pattern_is_searched_in_the_whole_text() -> None:
     assert Pattern("b$").found_in("\ud800b")
 
 
-@pytest.mark.parametrize(("flag", "found"), [("", False), ("i", True)])
-def test_case_matters_in_a_pattern_without_the_flag_i(flag: str, found: bool) -> None:
-    assert matches(f"error ~ /GRÖSSE [a-z]+/{flag}", error="größsE größse abc".replace("ß", "s")) is found
+@pytest.mark.parametrize(("flag", "expected"), [("", False), ("i", True)])
+def test_case_matters_in_a_pattern_without_the_flag_i(flag: str, expected: bool) -> None:
+    assert matches(f"error ~ /GRÖSSE [a-z]+/{flag}", error="größsE größse abc".replace("ß", "s")) is expected
 
 
 # Any input.
@@ -285,8 +285,8 @@ def _filters() -> st.SearchStrategy[str]:
         condition,
         lambda inner: st.one_of(
             st.tuples(inner, st.sampled_from([" and ", " or ", " "]), inner).map("".join),
-            inner.map(lambda one: f"not {one}"),
-            inner.map(lambda one: f"({one})"),
+            inner.map(lambda operand: f"not {operand}"),
+            inner.map(lambda operand: f"({operand})"),
         ),
         max_leaves=6,
     )
@@ -306,12 +306,12 @@ def test_every_filter_decides_every_message_and_reads_back_as_itself(
         parsed = parse(text)
     except FilterError:
         return  # such as `receives ~ x`
-    one = message(body=body, attributes={} if tenant is None else {"tenant": tenant})
-    found = parsed.matches(one, NOW)
+    dlq_message = message(body=body, attributes={} if tenant is None else {"tenant": tenant})
+    decision = parsed.matches(dlq_message, NOW)
     again = parse(str(parsed))
     assert again == parsed
-    assert again.matches(one, NOW) is found
-    assert parse(f"not ({text})").matches(one, NOW) is not found
+    assert again.matches(dlq_message, NOW) is decision
+    assert parse(f"not ({text})").matches(dlq_message, NOW) is not decision
 
 
 @given(st.text(max_size=40))
@@ -328,13 +328,13 @@ def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
 
 @given(st.lists(st.tuples(_filters(), _filters()), min_size=1, max_size=1))
 def test_and_or_follow_the_rules_of_logic(pairs: list[tuple[str, str]]) -> None:
-    (one, other) = pairs[0]
+    (first, second) = pairs[0]
     try:
-        held = [parse(text).matches(message(), NOW) for text in (one, other)]
+        held = [parse(text).matches(message(), NOW) for text in (first, second)]
     except FilterError:
         return
-    assert parse(f"({one}) and ({other})").matches(message(), NOW) is all(held)
-    assert parse(f"({one}) or ({other})").matches(message(), NOW) is any(held)
+    assert parse(f"({first}) and ({second})").matches(message(), NOW) is all(held)
+    assert parse(f"({first}) or ({second})").matches(message(), NOW) is any(held)
 
 
 def test_a_body_of_a_mebibyte_is_searched_to_its_end() -> None:

@@ -28,16 +28,16 @@ ERRORS = (
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("error", "other"),
     [
         ("order 17 of 'acme' timed out", "order 4 of 'umbrella' timed out"),
         ("id 6d2f0c1a-8a1e-4c0b-9b4a-0d9c8a7b6c5d", "id 00000000-8A1E-4c0b-9b4a-0d9c8a7b6c5d"),
         ("x" * 300 + "a", "x" * 300 + "b"),
     ],
 )
-def test_what_differs_only_in_numbers_ids_and_quotes_is_one_kind(one: str, other: str) -> None:
-    assert fingerprints.shape(one) == fingerprints.shape(other)
-    assert fingerprints.fingerprint(one) == fingerprints.fingerprint(other)
+def test_what_differs_only_in_numbers_ids_and_quotes_is_one_kind(error: str, other: str) -> None:
+    assert fingerprints.shape(error) == fingerprints.shape(other)
+    assert fingerprints.fingerprint(error) == fingerprints.fingerprint(other)
 
 
 def test_other_words_are_another_kind() -> None:

@@ -34,13 +34,13 @@ MANY = 120
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     for name in ("SEMEL_DASHBOARD", "SEMEL_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    with shop(tmp_path / "state") as found:
-        monkeypatch.setenv("SEMEL_STATE", str(found.state))
-        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", found.broker.url)
+    with shop(tmp_path / "state") as place:
+        monkeypatch.setenv("SEMEL_STATE", str(place.state))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", place.broker.url)
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        yield found
+        yield place
 
 
 class Elsewhere:

@@ -28,11 +28,16 @@ def test_a_job_tells_what_it_does_and_how_it_ended() -> None:
         job.log("two of three")
 
     assert job.run(work).wait(0)
-    seen = json.loads(json.dumps(job.to_json()))
-    assert (seen["state"], seen["kind"], seen["queue"], seen["who"]) == ("done", "redrive", "dead", "ada")
-    assert seen["counts"]["sent"] == 2
-    assert seen["messages"] == [{"at": 100.0, "text": "two of three"}]
-    assert (seen["plan"], seen["total"], seen["started"], seen["ended"]) == ({"where": "timeout"}, 3, 100.0, 100.0)
+    content = json.loads(json.dumps(job.to_json()))
+    assert (content["state"], content["kind"], content["queue"], content["who"]) == ("done", "redrive", "dead", "ada")
+    assert content["counts"]["sent"] == 2
+    assert content["messages"] == [{"at": 100.0, "text": "two of three"}]
+    assert (content["plan"], content["total"], content["started"], content["ended"]) == (
+        {"where": "timeout"},
+        3,
+        100.0,
+        100.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,15 +177,15 @@ def test_a_job_whose_process_was_killed_is_shown_as_interrupted(tmp_path: Path) 
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     id = process.stdout.readline().strip()
-    seen = Jobs(tmp_path)
-    assert seen.get(id).state is State.RUNNING
+    jobs = Jobs(tmp_path)
+    assert jobs.get(id).state is State.RUNNING
     process.kill()
     process.wait()
     process.stdout.close()
-    job = seen.get(id)
+    job = jobs.get(id)
     assert job.state is State.INTERRUPTED
     assert "run the command again" in job.reason
-    assert [one.state for one in seen.all()] == [State.INTERRUPTED]
+    assert [job.state for job in jobs.all()] == [State.INTERRUPTED]
 
 
 def test_only_the_last_ones_are_kept_and_nothing_that_runs_is_forgotten(tmp_path: Path) -> None:
@@ -274,13 +279,13 @@ def test_an_older_state_never_overwrites_a_newer_one(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
     job = jobs.create("redrive", "dead")
     job.begin()
-    taken, go_on = threading.Event(), threading.Event()
+    state_read, go_on = threading.Event(), threading.Event()
     to_json = job.to_json
 
     def held_up() -> dict[str, Any]:
         content = to_json()
         if threading.current_thread() is pausing:
-            taken.set()
+            state_read.set()
         return content
 
     class Held:
@@ -306,12 +311,12 @@ def test_an_older_state_never_overwrites_a_newer_one(tmp_path: Path) -> None:
     job.to_json = held_up  # type: ignore[method-assign]
     own._writing = Held()  # type: ignore[assignment]
     pausing.start()
-    assert taken.wait(60)
+    assert state_read.wait(60)
     job.end(State.DONE)
     go_on.set()
     pausing.join(60)
-    seen = Jobs(tmp_path).get(job.id)
-    assert (seen.state, seen.pausing) == (State.DONE, False)
+    stored_job = Jobs(tmp_path).get(job.id)
+    assert (stored_job.state, stored_job.pausing) == (State.DONE, False)
 
 
 def test_a_job_that_has_ended_does_not_run_again(tmp_path: Path) -> None:

@@ -34,24 +34,24 @@ FIELDS = [*DeadLetterMessage.__dataclass_fields__, "why"]
 
 def message(attributes: dict[str, Attribute]) -> dict[str, Any]:
     system = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": "3", "MessageGroupId": "g"}
-    found = {"MessageId": "m-1", "Body": '{"n": 1}', "Attributes": system, "State": "visible", "Place": 1}
-    return found | ({"MessageAttributes": wire_attributes(attributes)} if attributes else {})
+    wire_message = {"MessageId": "m-1", "Body": '{"n": 1}', "Attributes": system, "State": "visible", "Place": 1}
+    return wire_message | ({"MessageAttributes": wire_attributes(attributes)} if attributes else {})
 
 
 @given(st.one_of(odd, whole), st.permutations(FIELDS))
 def test_whatever_is_asked_for_first(attributes: dict[str, Attribute], order: list[str]) -> None:
-    seen = message(attributes)
-    lazy, dead_letter = LazyMessage(seen, "dead"), DeadLetterMessage.peeked(seen, "dead")
+    wire_message = message(attributes)
+    lazy, dead_letter = LazyMessage(wire_message, "dead"), DeadLetterMessage.peeked(wire_message, "dead")
     assert [(name, getattr(lazy, name)) for name in order] == [(name, getattr(dead_letter, name)) for name in order]
 
 
 def test_a_filter_cannot_tell_them_apart() -> None:
-    seen = message(
+    wire_message = message(
         own_attributes.attributes(
             own_attributes.DeadLetterDetails("k", "failed", "timeout after 3 s", 2, "m", "orders"), {}, 10
         )
     )
-    lazy: Any = LazyMessage(seen, "dead")
+    lazy: Any = LazyMessage(wire_message, "dead")
     for text in (
         "error ~ timeout",
         "timeout",

@@ -15,8 +15,8 @@ from semel.sqs import Client
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
 def either(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with site(BROKER, fifo=request.param) as found:
-        yield found
+    with site(BROKER, fifo=request.param) as either:
+        yield either
 
 
 def rest_of(place: Site) -> Any:
@@ -41,7 +41,7 @@ def test_messages_that_carry_their_keys_are_moved_and_run_under_them(either: Sit
     assert moved(job)
     assert (job.counts.sent, job.counts.deleted, job.total) == (3, 3, 3)
     assert either.dead_names() == []
-    keys = [found["semel-key"] for found in either.attributes()]
+    keys = [attributes["semel-key"] for attributes in either.attributes()]
     assert sorted(keys) == ["a1", "a2", "b1"]
     assert keys.index("a1") < keys.index("a2")
     assert sorted(either.processed()) == ["a1", "a2", "b1"]
@@ -52,7 +52,7 @@ def test_a_move_is_made_only_if_it_is_asked_for(either: Site) -> None:
     either.dead_letter("a1", "a2", "b1")
     job = either.redrive()
     assert (job.state, moved(job), either.dead_names()) == (State.DONE, False, [])
-    assert {found["semel-redrives"] for found in either.attributes()} == {"1"}
+    assert {attributes["semel-redrives"] for attributes in either.attributes()} == {"1"}
 
 
 def test_one_message_without_a_key_is_reason_enough_not_to_move_any(either: Site) -> None:

@@ -18,9 +18,9 @@ WRONG, RIGHT = "$.order_id", "$.id"
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq="dead")
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq="dead")
+        yield place
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_message_that_had_no_key_is_not_given_one(
     for sending in range(3):
         place.send({"id": 7, "sending": sending}, attributes={f"a{n}": "its own" for n in range(own)})
     run(place, calls, WRONG)
-    assert calls.seen == []
+    assert calls.attempts == []
     dead = place.messages("dead")
     assert len(dead) == 3
     for message in dead:
@@ -88,7 +88,7 @@ def test_without_the_right_rule_it_is_rejected_again(place: Place, service: Dead
     run(place, calls, WRONG)
     redrive(place, service)
     run(place, calls, WRONG)
-    assert calls.seen == []
+    assert calls.attempts == []
     (dead,) = place.messages("dead")
     assert (dead_letter_details(dead)["reason"], "key" in dead_letter_details(dead)) == ("no key", False)
 
@@ -106,7 +106,7 @@ def test_what_no_handler_could_read_gets_its_key_from_the_rule_that_it_comes_bac
         place.send({"id": 7})
     place.worker(app).drain()
     dead = place.messages("dead")
-    assert [(dead_letter_details(one)["reason"], "key" in dead_letter_details(one)) for one in dead] == [
+    assert [(dead_letter_details(message)["reason"], "key" in dead_letter_details(message)) for message in dead] == [
         ("undecodable", False)
     ] * 3
     service.redrive(RedrivePlan(queue="dead", canary=0, where="reason = undecodable")).wait()

@@ -29,20 +29,20 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def standard(mode: str) -> Iterator[Site]:
-    with site(mode) as found:
-        yield found
+    with site(mode) as standard:
+        yield standard
 
 
 @pytest.fixture
 def fifo(mode: str) -> Iterator[Site]:
-    with site(mode, fifo=True) as found:
-        yield found
+    with site(mode, fifo=True) as fifo:
+        yield fifo
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
 def either(request: pytest.FixtureRequest, mode: str) -> Iterator[Site]:
-    with site(mode, fifo=request.param) as found:
-        yield found
+    with site(mode, fifo=request.param) as either:
+        yield either
 
 
 def good(job: Job) -> Job:
@@ -59,7 +59,7 @@ def test_messages_go_back_to_where_they_came_from_with_their_own_attributes_and_
     assert (job.counts.matched, job.counts.sent, job.counts.deleted, job.counts.failed) == (2, 2, 2, 0)
     assert either.dead_names() == []
     assert sorted(either.names()) == ["a1", "b1"]
-    first = next(found for found in either.attributes() if found["semel-key"] == "a1")
+    first = next(attributes for attributes in either.attributes() if attributes["semel-key"] == "a1")
     assert first == {"tenant": "acme", "n": "7", "raw": "?", "semel-key": "a1", "semel-redrives": "1"}
 
 
@@ -100,15 +100,15 @@ def test_ten_attributes_of_its_own_are_no_obstacle(standard: Site) -> None:
     own = {f"a{n}": f"value {n}" for n in range(10)}
     standard.moved("a1", attributes=own)
     good(standard.redrive())
-    seen: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}
     app = App()
 
     @app.handler(standard.queue)
     def look(message: Message) -> None:
-        seen.update(message.attributes)
+        attributes.update(message.attributes)
 
     standard.place.worker(app).drain()
-    assert {name: seen[name].value for name in own} == own
+    assert {name: attributes[name].value for name in own} == own
 
 
 def test_what_does_not_match_stays_as_it_was(standard: Site) -> None:
@@ -122,7 +122,7 @@ def test_what_does_not_match_stays_as_it_was(standard: Site) -> None:
     assert standard.dead_names("visible") == ["a1", "b1", "c1", "d1"]
     if standard.mode == BROKER:
         assert standard.place.messages(standard.dead) == [
-            one for one in before if '"x1"' not in one["Body"] and '"y1"' not in one["Body"]
+            message for message in before if '"x1"' not in message["Body"] and '"y1"' not in message["Body"]
         ]
     else:
         assert job.counts.released == 4
@@ -168,8 +168,8 @@ def test_more_than_one_round(standard: Site) -> None:
         )
     job = good(standard.redrive())
     assert (job.counts.sent, job.counts.deleted) == (1_234, 1_234)
-    found = standard.place.broker.peek("orders", limit=2_000)
-    assert sorted(message["MessageAttributes"]["semel-key"]["StringValue"] for message in found) == names
+    messages = standard.place.broker.peek("orders", limit=2_000)
+    assert sorted(message["MessageAttributes"]["semel-key"]["StringValue"] for message in messages) == names
     assert standard.dead_names() == []
 
 
@@ -430,9 +430,9 @@ def test_the_order_of_each_group_is_kept(fifo: Site) -> None:
     names = [f"{group}{n:02}" for n in range(25) for group in "abc"]
     fifo.moved(*names)
     good(fifo.redrive())
-    found = fifo.names()
+    names_in_queue = fifo.names()
     for group in "abc":
-        assert [name for name in found if name[0] == group] == [name for name in names if name[0] == group]
+        assert [name for name in names_in_queue if name[0] == group] == [name for name in names if name[0] == group]
     assert fifo.dead_names() == []
 
 
@@ -481,10 +481,10 @@ def test_a_message_claimed_by_somebody_else_in_between_holds_up_its_group(monkey
         fifo.moved("a1", "a2", "b1")
         receive_ids = Admin.receive_ids
 
-        def robbed(self: Admin, *given: Any, **options: Any) -> Any:
+        def robbed(self: Admin, *arguments: Any, **options: Any) -> Any:
             monkeypatch.undo()
             fifo.place.client.queue(fifo.dead).receive(1, wait=0, visibility=600)
-            return receive_ids(self, *given, **options)
+            return receive_ids(self, *arguments, **options)
 
         monkeypatch.setattr(Admin, "receive_ids", robbed)
         job = good(fifo.redrive())

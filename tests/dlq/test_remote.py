@@ -30,14 +30,14 @@ TOKEN = "a-token-of-some-length"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Shop]:
-    with shop(tmp_path) as found:
-        yield found
+    with shop(tmp_path) as place:
+        yield place
 
 
 @pytest.fixture
 def site(place: Shop) -> Iterator[Site]:
-    with place.dashboard(token=TOKEN) as found:
-        yield found
+    with place.dashboard(token=TOKEN) as site:
+        yield site
 
 
 @pytest.fixture
@@ -82,18 +82,18 @@ def test_reading_returns_the_same_values_as_the_service_itself(
     place.dead_letter(5)
     place.dead.send("plain", attributes={"raw": b"\x00\xff", "n": 5})
     service = DeadLetterService(place.client, state=tmp_path)
-    assert [replace(one, oldest_age=None) for one in remote.queues()] == [
-        replace(one, oldest_age=None) for one in service.queues()
+    assert [replace(queue, oldest_age=None) for queue in remote.queues()] == [
+        replace(queue, oldest_age=None) for queue in service.queues()
     ]
     assert remote.queue(DLQ).sources == ("orders",)
-    found = remote.messages(DLQ, "", 3, bodies=True)
-    assert found == service.messages(DLQ, "", 3, bodies=True)
-    rest = remote.messages(DLQ, "", 3, found.next)
+    page = remote.messages(DLQ, "", 3, bodies=True)
+    assert page == service.messages(DLQ, "", 3, bodies=True)
+    rest = remote.messages(DLQ, "", 3, page.next)
     assert rest.messages[-1].attributes["raw"] == Attribute("Binary", b"\x00\xff")
     assert remote.groups(DLQ) == service.groups(DLQ)
     assert remote.impact(DLQ, "$.order > 1") == service.impact(DLQ, "$.order > 1")
-    one = found.messages[0]
-    assert remote.message(DLQ, one.id) == service.message(DLQ, one.id)
+    message = page.messages[0]
+    assert remote.message(DLQ, message.id) == service.message(DLQ, message.id)
     assert len(list(remote.lines(DLQ, "$.order < 2"))) == 2
     file = tmp_path / "all.jsonl"
     assert remote.export(DLQ, to=file, all=True).count == len(file.read_bytes().splitlines()) == 6
@@ -116,7 +116,7 @@ def test_actions_happen_there_and_are_in_its_audit_log(
     assert (back.state, back.counts.sent) == (State.DONE, 4)
     assert remote.annotate("deployed").text == "deployed"
     assert [mark.text for mark in remote.annotations()] == ["deployed"]
-    assert [one.id for one in remote.jobs()] == [back.id, dropped.id, job.id]
+    assert [listed_job.id for listed_job in remote.jobs()] == [back.id, dropped.id, job.id]
     actions = {entry.action for entry in remote.audit_entries("outcome = done")}
     assert {"redrive", "resend", "delete", "restore", "export", "annotate"} <= actions
     with pytest.raises(JobNotRunning, match="it has already ended: done"):
@@ -141,10 +141,10 @@ def test_a_delete_through_a_dashboard_names_both_places_and_deletes_what_was_sho
     assert f"delete 2 messages in orders-dlq\n  at {remote.address(remote.queue(DLQ))}\n" in said
     assert main(["dlq", "delete", "orders", "--all", "--yes", *through]) == 2
     assert "--any-queue" in capsys.readouterr().err
-    seen = remote.impact(DLQ, all=True).shown
+    shown_messages = remote.impact(DLQ, all=True).shown
     later = place.dead_letter(2)
-    assert ended(remote, remote.delete(DLQ, all=True, shown=seen)).counts.deleted == 1
-    assert [one.id for one in remote.messages(DLQ).messages] == later
+    assert ended(remote, remote.delete(DLQ, all=True, shown=shown_messages)).counts.deleted == 1
+    assert [message.id for message in remote.messages(DLQ).messages] == later
     with pytest.raises(SelectionError):
         remote.delete(DLQ)
     with pytest.raises(SelectionError):
@@ -242,9 +242,9 @@ class Proxy:
 
 @pytest.fixture
 def proxy(site: Site) -> Iterator[Proxy]:
-    found = Proxy(site)
-    yield found
-    found.close()
+    proxy = Proxy(site)
+    yield proxy
+    proxy.close()
 
 
 def test_a_poll_that_fails_does_not_end_what_follows_a_job(place: Shop, site: Site, proxy: Proxy) -> None:

@@ -23,10 +23,10 @@ FIFO = "pay-dlq.fifo"
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with new_place() as found:
-        found.queue("orders", dlq=DLQ)
-        found.queue("pay.fifo", dlq=FIFO)
-        yield found
+    with new_place() as place:
+        place.queue("orders", dlq=DLQ)
+        place.queue("pay.fifo", dlq=FIFO)
+        yield place
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def service(place: Place, tmp_path: Path) -> DeadLetterService:
 
 
 def snapshot(path: Path, queue: str, *names: str, size: int = 10) -> Path:
-    """A file of messages; the first letter of a name is its FIFO group, and one in upper case is a large message."""
+    """A file of messages; the first character of a name is its FIFO group, and one in upper case is a large message."""
     lines = []
     for name in names:
         body = f'"{name}{"." * (3_000 if name.isupper() else size)}"'

@@ -121,12 +121,12 @@ def test_what_was_not_delivered_is_delivered_even_if_the_messages_are_gone(tmp_p
 
 
 def test_an_endpoint_and_a_place_have_a_state_of_their_own(tmp_path: Path) -> None:
-    one, other = Inbox(), Inbox()
-    for endpoint, inbox in (("http://a", one), ("http://b", other)):
+    inbox_a, inbox_b = Inbox(), Inbox()
+    for endpoint, inbox in (("http://a", inbox_a), ("http://b", inbox_b)):
         place = AlarmChannel(tmp_path, endpoint, "output", inbox.deliver, before=None)
         place.check([queue(3)], 0.0)
         place.deliver()
-    assert (one.new, other.new) == ([3], [3])
+    assert (inbox_a.new, inbox_b.new) == ([3], [3])
     files = list((tmp_path / "watch").iterdir())
     assert (len(files), files[0].parent.stat().st_mode & 0o077) == (2, 0)
 
@@ -161,9 +161,9 @@ class Webhook:
 
 @pytest.fixture
 def webhook() -> Iterator[Webhook]:
-    found = Webhook()
-    yield found
-    found.close()
+    webhook = Webhook()
+    yield webhook
+    webhook.close()
 
 
 def test_a_webhook_that_fails_and_recovers_gets_the_alarm(tmp_path: Path, webhook: Webhook) -> None:
@@ -185,7 +185,7 @@ def test_a_webhook_that_fails_and_recovers_gets_the_alarm(tmp_path: Path, webhoo
     webhook.status = 204
     again = AlarmChannel(tmp_path, "http://sqs", "webhook", deliver, before=None)
     assert again.deliver() == ""
-    assert [(one["source"], one["queue"], one["new"], one["at"]) for one in webhook.got] == [
+    assert [(alarm["source"], alarm["queue"], alarm["new"], alarm["at"]) for alarm in webhook.got] == [
         ("semel dlq watch", DLQ, 2, 5.0)
     ]
 
@@ -198,8 +198,8 @@ def test_a_command_that_fails_is_reported() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Shop]:
-    with shop(tmp_path / "state") as found:
-        yield found
+    with shop(tmp_path / "state") as place:
+        yield place
 
 
 def test_an_alarm_survives_a_kill_before_it_was_delivered(place: Shop, tmp_path: Path, webhook: Webhook) -> None:
@@ -220,9 +220,9 @@ def test_an_alarm_survives_a_kill_before_it_was_delivered(place: Shop, tmp_path:
 
     hook.write_text("kill -9 $PPID\n")
     assert run() == -signal.SIGKILL
-    assert [one["new"] for one in webhook.got] == [3]
+    assert [alarm["new"] for alarm in webhook.got] == [3]
     hook.write_text(f'echo "$SEMEL_ALARM_NEW" >> {log}\n')
     assert run() == 3
     assert run() == 0
     assert log.read_text() == "3\n"
-    assert [one["new"] for one in webhook.got] == [3]
+    assert [alarm["new"] for alarm in webhook.got] == [3]

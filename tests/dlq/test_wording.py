@@ -30,9 +30,9 @@ def admin(sqs_broker: EmbeddedBroker) -> Admin:
     queue = client.create_queue("dead")
     entries = [Entry("{}", own_attributes.attributes(message(error), own(n), 2)) for n, error in enumerate(ERRORS)]
     queue.send_many([Entry("timeout, but only in the body"), *entries])
-    found = Admin.of(client)
-    assert found is not None
-    return found
+    admin = Admin.of(client)
+    assert admin is not None
+    return admin
 
 
 def message(error: str) -> own_attributes.DeadLetterDetails:
@@ -62,7 +62,7 @@ def test_what_cannot_match_is_not_even_shown(admin: Admin) -> None:
                  {n: Attribute(a["DataType"], a["StringValue"]) for n, a in m["MessageAttributes"].items()}
              )[0]
              for m in admin.peek("dead", word="timeout").messages}  # fmt: skip
-    assert {one.error for one in shown if one} == {
+    assert {details.error for details in shown if details} == {
         error for error in ERRORS if "timeout" in error.lower() or not error.isascii()
     }
 
@@ -70,8 +70,10 @@ def test_what_cannot_match_is_not_even_shown(admin: Admin) -> None:
 def test_pages_go_on_where_they_ended_and_count_what_was_passed(sqs_broker: EmbeddedBroker) -> None:
     client = Client(sqs_broker.url, sqs_broker.region, access_key="test", secret_key="test")
     queue = client.create_queue("many")
-    some = [own_attributes.attributes(message("timeout" if n % 100 == 0 else "other"), {}, 1) for n in range(4_500)]
-    queue.send_many([Entry(str(n), attributes) for n, attributes in enumerate(some)])
+    attribute_sets = [
+        own_attributes.attributes(message("timeout" if n % 100 == 0 else "other"), {}, 1) for n in range(4_500)
+    ]
+    queue.send_many([Entry(str(n), attributes) for n, attributes in enumerate(attribute_sets)])
     admin = Admin.of(client)
     assert admin is not None
     bodies, scanned = list[int](), 0

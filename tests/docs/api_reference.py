@@ -164,17 +164,17 @@ def _is_ours(kind: type) -> bool:
 
 def _call(name: str, value: Any, *, result: bool = True, bound: bool = False) -> str:
     signature = inspect.signature(value)
-    given = list(signature.parameters.values())[1 if bound else 0 :]
+    parameters = list(signature.parameters.values())[1 if bound else 0 :]
     parts: list[str] = []
     star = False
-    for number, parameter in enumerate(given):
+    for number, parameter in enumerate(parameters):
         if parameter.kind is parameter.VAR_POSITIONAL:
             star = True
         elif parameter.kind is parameter.KEYWORD_ONLY and not star:
             parts.append("*")
             star = True
         parts.append(_parameter(parameter))
-        after = given[number + 1] if number + 1 < len(given) else None
+        after = parameters[number + 1] if number + 1 < len(parameters) else None
         if parameter.kind is parameter.POSITIONAL_ONLY and (after is None or after.kind is not parameter.kind):
             parts.append("/")
     end = ""

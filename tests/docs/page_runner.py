@@ -58,7 +58,7 @@ class PageRunner:
         text = _with_default_ports(page.text)
         replaced = {**_free_ports(text), **(servers or {})}
         shown = "|".join(map(re.escape, replaced))
-        self.page = Page(page.path, re.sub(rf"(?<!\w)(?:{shown})(?!\w)", lambda found: replaced[found[0]], text))
+        self.page = Page(page.path, re.sub(rf"(?<!\w)(?:{shown})(?!\w)", lambda match: replaced[match[0]], text))
         self.folder = folder
         self.here = folder / "here"  # where the page's commands run, and its files are
         self.logs = folder / "logs"

@@ -176,8 +176,8 @@ def name_problems(pages: Sequence[Page], folder: Path) -> list[str]:
         return []
     options = ["--isolated", "--no-cache", "--select=E9,F", "--output-format=json"]
     command = [sys.executable, "-m", "ruff", "check", *options, *sources]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
-    problems = [(*sources[item["filename"]], item["location"]["row"], item["message"]) for item in found]
+    findings = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    problems = [(*sources[item["filename"]], item["location"]["row"], item["message"]) for item in findings]
     return [f"{page.path}:{block.line + row}: {message}" for page, block, row, message in problems]
 
 

@@ -42,7 +42,7 @@ def test_the_page_for_contributors_names_enough_for_this_to_mean_something() -> 
 
 
 @pytest.mark.parametrize(
-    ("page", "found"),
+    ("page", "problem"),
     [
         ("run `make absent`", "there is no rule absent"),
         ("$ make check-it", "there is no rule check-it"),
@@ -51,5 +51,5 @@ def test_the_page_for_contributors_names_enough_for_this_to_mean_something() -> 
         ("an entry in `ABSENT` in\n   `tests/suite.py`", "there is no ABSENT in tests/suite.py"),
     ],
 )
-def test_what_does_not_exist_is_noticed(page: str, found: str) -> None:
-    assert list(problems(page, ROOT)) == [found]
+def test_what_does_not_exist_is_noticed(page: str, problem: str) -> None:
+    assert list(problems(page, ROOT)) == [problem]

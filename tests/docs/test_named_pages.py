@@ -46,7 +46,7 @@ def test_every_heading_that_an_error_names_exists() -> None:
     quoted = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         joined = re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
-        quoted += [(found["heading"], found["page"]) for found in _QUOTED.finditer(joined)]
+        quoted += [(match["heading"], match["page"]) for match in _QUOTED.finditer(joined)]
     assert quoted
     for heading, page in quoted:
         assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE), (

@@ -154,8 +154,8 @@ def test_a_port_of_a_page_is_none_that_the_system_hands_to_others(tmp_path: Path
     ],
 )
 def test_what_would_escape_execution_is_refused(text: str, problem: str) -> None:
-    (found,) = page(text).block_problems()
-    assert problem in found
+    (refusal,) = page(text).block_problems()
+    assert problem in refusal
 
 
 def test_a_block_that_cannot_be_executed_says_why() -> None:

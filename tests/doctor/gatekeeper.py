@@ -1,4 +1,4 @@
-"""A broker behind a gate that refuses some operations, as IAM would."""
+"""A broker behind an authorisation that refuses some operations, as IAM would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 from semel.broker import EmbeddedBroker
 
 
-class Gate:
+class Authorisation:
     """`refused` holds operations, or `operation queue` for one queue only; `asked` all that came."""
 
     def __init__(self, url: str) -> None:
@@ -23,7 +23,7 @@ class Gate:
 
 
 @contextmanager
-def gatekeeper(broker: EmbeddedBroker) -> Iterator[Gate]:
+def gatekeeper(broker: EmbeddedBroker) -> Iterator[Authorisation]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -32,8 +32,8 @@ def gatekeeper(broker: EmbeddedBroker) -> Iterator[Gate]:
             operation = self.headers["X-Amz-Target"].partition(".")[2]
             params = json.loads(body)
             queue = params.get("QueueName") or params.get("QueueUrl", "").rpartition("/")[2]
-            gate.asked.append(operation)
-            if gate.refused & {operation, f"{operation} {queue}"}:
+            auth.asked.append(operation)
+            if auth.refused & {operation, f"{operation} {queue}"}:
                 text = f"User is not authorized to perform: sqs:{operation} on resource {queue}"
                 error = {"__type": "com.amazonaws.sqs#AccessDeniedException", "message": text}
                 self._answer(403, json.dumps(error).encode(), "AccessDenied;Sender")
@@ -60,11 +60,11 @@ def gatekeeper(broker: EmbeddedBroker) -> Iterator[Gate]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    gate = Gate(f"http://127.0.0.1:{server.server_port}")
+    auth = Authorisation(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield gate
+        yield auth
     finally:
         server.shutdown()
         server.server_close()

@@ -113,7 +113,7 @@ def look(rule: str, case: Case) -> Finding | None:
     return chosen.look(case)
 
 
-def found(rule: str, case: Case) -> Finding:
+def finding_of(rule: str, case: Case) -> Finding:
     finding = look(rule, case)
     assert finding is not None, f"{rule} is silent"
     assert finding.rule == rule

@@ -202,7 +202,7 @@ def orders() -> Case:
 
 
 def payments() -> Case:
-    """Lost deletes, which the ledger heals, and poison that goes round and round."""
+    """Lost deletes, whose duplicates the ledger deletes, and poison that goes round and round."""
     looping = tuple(
         LoopingMessage(
             f"0e4b6a52-8c1d-4c5c-9d1a-{index:012d}",

@@ -79,10 +79,10 @@ def load(
     until: float | None = None,
 ) -> LoadedLog:
     """Fill the engine's `log_lines`. Without a mapping it is an attempt log."""
-    found = find([str(path) for path in paths], any_name=mapping is not None, days=Days.of(since, until))
-    problems = engine.read(found.files, mapping or own(), since, until)
-    unreadable = tuple(sorted((*found.unreadable, *problems)))
-    return LoadedLog(mapping or own(), [file.address for file in found.files], unreadable)
+    log_files = find([str(path) for path in paths], any_name=mapping is not None, days=Days.of(since, until))
+    problems = engine.read(log_files.files, mapping or own(), since, until)
+    unreadable = tuple(sorted((*log_files.unreadable, *problems)))
+    return LoadedLog(mapping or own(), [file.address for file in log_files.files], unreadable)
 
 
 def events_and_quality(engine: Engine, *paths: Path | str, **options: Any) -> tuple[list[Row], Quality]:

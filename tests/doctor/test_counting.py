@@ -27,7 +27,9 @@ def test_random_logs_are_counted_as_plain_python_counts_them(engine: Engine, tmp
     log = write(tmp_path / "log.jsonl", [event for events in logs.values() for event in events])
     behaviours = by_queue(read(engine, log))
     deliveries = {queue: deliveries_of(events) for queue, events in logs.items()}
-    behind = clocks_behind([one for messages in deliveries.values() for message in messages for one in message])
+    behind = clocks_behind(
+        [delivery for messages in deliveries.values() for message in messages for delivery in message]
+    )
     expected = {queue: counted(messages, behind) for queue, messages in deliveries.items()}
     assert {cause for counts in expected.values() for cause in counts} == {*Cause}  # all of them happen
     assert {queue: causes(behaviour) for queue, behaviour in behaviours.items()} == expected
@@ -148,7 +150,9 @@ def shared_keys(messages: Sequence[Sequence[Delivery]]) -> Counter[str]:
             by_key[with_key[0].key].append(with_key)
     counts: Counter[str] = Counter()
     for sharing in by_key.values():
-        for earlier, this in pairwise(sorted(sharing, key=lambda deliveries: min(one.begin for one in deliveries))):
+        for earlier, this in pairwise(
+            sorted(sharing, key=lambda deliveries: min(delivery.begin for delivery in deliveries))
+        ):
             steps = set[str]().union(*(delivery.steps for delivery in earlier))
             failed = not steps & {"recorded", "duplicate"} and not ("bounced" in steps and "started" not in steps)
             over = max(delivery.last for delivery in earlier) <= min(delivery.begin for delivery in this) + SLACK

@@ -64,8 +64,8 @@ def assert_equal(duckdb: Analysis, spark: Analysis) -> None:
     assert [behaviour.queue for behaviour in duckdb.behaviours] == [behaviour.queue for behaviour in spark.behaviours]
     for ours, theirs in zip(duckdb.behaviours, spark.behaviours, strict=True):
         for field in fields(ours):
-            one, other = getattr(ours, field.name), getattr(theirs, field.name)
-            assert one == other, f"{ours.queue}: {field.name}"
+            our_value, their_value = getattr(ours, field.name), getattr(theirs, field.name)
+            assert our_value == their_value, f"{ours.queue}: {field.name}"
     assert duckdb == spark
 
 

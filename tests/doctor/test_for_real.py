@@ -51,7 +51,7 @@ def consume(sqs: SQSClient, url: str, log: Path) -> None:
     for number in range(ORDERS):
         sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"order": number}))
 
-    def say(event: str, message: dict[str, Any]) -> None:
+    def log_event(event: str, message: dict[str, Any]) -> None:
         line = {"ts": time.time(), "event": event, "thread": threading.current_thread().name}
         with lock, log.open("a") as file:
             file.write(json.dumps(line | {"level": "info", "msg": {"messageId": message["MessageId"]}}) + "\n")
@@ -59,12 +59,12 @@ def consume(sqs: SQSClient, url: str, log: Path) -> None:
     def work(_: int) -> None:
         while is_busy(sqs, url):
             for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", []):
-                say("received", dict(message))
-                say("started", dict(message))
+                log_event("received", dict(message))
+                log_event("started", dict(message))
                 time.sleep(WORK)
-                say("finished", dict(message))
+                log_event("finished", dict(message))
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-                say("deleted", dict(message))
+                log_event("deleted", dict(message))
 
     with ThreadPoolExecutor(WORKERS) as threads:
         list(threads.map(work, range(WORKERS)))

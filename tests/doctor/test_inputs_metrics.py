@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from doctor.made_up import case, found, look, state
+from doctor.made_up import case, finding_of, look, state
 from semel.broker import EmbeddedBroker, running
 from semel.doctor.errors import DoctorError
 from semel.doctor.inputs import metrics
@@ -30,8 +30,8 @@ def result(label: str, values: list[float], times: list[Any] | None = None, iden
 
 
 def only(series: tuple[Series, ...]) -> Series:
-    (one,) = series
-    return one
+    (queue_series,) = series
+    return queue_series
 
 
 # CloudWatch.
@@ -216,7 +216,7 @@ def test_a_poison_message_in_a_real_broker_is_found_though_its_age_says_nothing(
     for _ in range(8):
         client.receive_message(QueueUrl=url)
         broker.clock.advance(20)
-    finding = found("age-hides-poison", case(series=only(metrics.load(broker.url, queues=["orders"]))))
+    finding = finding_of("age-hides-poison", case(series=only(metrics.load(broker.url, queues=["orders"]))))
     assert "The queue holds 1 message or more all the time" in finding.observed
     client.purge_queue(QueueUrl=url)
     for _ in range(2):
@@ -255,25 +255,27 @@ def test_a_consumer_that_never_deletes_is_found_in_the_metrics_of_a_real_broker(
                 client.send_message_batch(QueueUrl=url, Entries=entries)
                 received = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
                 if deletes:
-                    done: Any = [{"Id": one["MessageId"], "ReceiptHandle": one["ReceiptHandle"]} for one in received]
+                    done: Any = [
+                        {"Id": message["MessageId"], "ReceiptHandle": message["ReceiptHandle"]} for message in received
+                    ]
                     client.delete_message_batch(QueueUrl=url, Entries=done)
             broker.clock.advance(10)
 
-    def seen() -> Case:
+    def current_case() -> Case:
         attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
         timeout = float(attributes["VisibilityTimeout"])
         return case(state=state(visibility=timeout), series=only(metrics.load(broker.url, queues=["orders"])))
 
     work(40, deletes=False)
-    assert "In flight stays near 330: 3.0 messages a second" in found("in-flight-plateau", seen()).observed
+    assert "In flight stays near 330: 3.0 messages a second" in finding_of("in-flight-plateau", current_case()).observed
     assert (
-        "1,200 messages were received" not in found("received-not-deleted", seen()).observed
+        "1,200 messages were received" not in finding_of("received-not-deleted", current_case()).observed
     )  # some are still in flight
-    assert "0 deleted" in found("received-not-deleted", seen()).observed
+    assert "0 deleted" in finding_of("received-not-deleted", current_case()).observed
     client.purge_queue(QueueUrl=url)
     since = broker.clock.now()
     work(40, deletes=True)
-    cured = seen()
+    cured = current_case()
     assert cured.series is not None
     later = replace(cured.series, points=tuple(point for point in cured.series.points if point.at >= since))
     for rule in ("in-flight-plateau", "received-not-deleted"):

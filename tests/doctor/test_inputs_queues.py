@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from doctor.gatekeeper import Gate, gatekeeper
-from doctor.made_up import DAY, behaviour, case, found, times
+from doctor.gatekeeper import Authorisation, gatekeeper
+from doctor.made_up import DAY, behaviour, case, finding_of, times
 from doctor.made_up import look as look_by
 from semel.broker import EmbeddedBroker, running
 from semel.doctor.errors import DoctorError
@@ -81,11 +81,16 @@ def test_the_dead_letter_queue_is_seen_with_its_queue(client: Client) -> None:
     client.create_queue("refunds", {"RedrivePolicy": only_policy(client)})
     client.queue("orders-dlq").call("SendMessage", {"MessageBody": "dead"})
     state = only(client)
-    letters = state.dead_letters
-    assert letters is not None
+    dead_letters = state.dead_letters
+    assert dead_letters is not None
     assert state.max_receives == 5
-    assert (letters.exists, letters.retention, letters.visible, letters.allow) == (True, 864_000.0, 1, None)
-    assert sorted(letters.sources or ()) == ["orders", "refunds"]
+    assert (dead_letters.exists, dead_letters.retention, dead_letters.visible, dead_letters.allow) == (
+        True,
+        864_000.0,
+        1,
+        None,
+    )
+    assert sorted(dead_letters.sources or ()) == ["orders", "refunds"]
     assert sorted(only(client, "orders-dlq").sources) == ["orders", "refunds"]
 
 
@@ -96,9 +101,9 @@ def only_policy(client: Client) -> str:
 def test_a_dead_letter_queue_that_is_gone_is_seen_as_such(client: Client) -> None:
     with_dead_letters(client)
     client.queue("orders-dlq").call("DeleteQueue", {})
-    letters = only(client).dead_letters
-    assert letters is not None
-    assert letters.exists is False
+    dead_letters = only(client).dead_letters
+    assert dead_letters is not None
+    assert dead_letters.exists is False
 
 
 def test_a_queue_may_be_named_by_its_url_or_arn_and_is_looked_at_once(client: Client, broker: EmbeddedBroker) -> None:
@@ -120,15 +125,15 @@ def test_a_queue_that_does_not_exist_is_an_error_with_the_names_that_are_near(cl
 
 
 @pytest.fixture
-def gate(broker: EmbeddedBroker) -> Iterator[Gate]:
+def auth(broker: EmbeddedBroker) -> Iterator[Authorisation]:
     with gatekeeper(broker) as opened:
         yield opened
 
 
-def test_attributes_that_may_not_be_read_are_a_note(client: Client, gate: Gate) -> None:
+def test_attributes_that_may_not_be_read_are_a_note(client: Client, auth: Authorisation) -> None:
     client.create_queue("orders")
-    gate.refused = {"GetQueueAttributes"}
-    with client_of(gate.url) as guarded:
+    auth.refused = {"GetQueueAttributes"}
+    with client_of(auth.url) as guarded:
         states, notes = look(guarded, ["orders"])
     assert states == ()
     (note,) = notes
@@ -136,10 +141,12 @@ def test_attributes_that_may_not_be_read_are_a_note(client: Client, gate: Gate) 
     assert "sqs:GetQueueAttributes" in note
 
 
-def test_a_dead_letter_queue_that_may_not_be_read_is_a_note_and_the_rest_is_seen(client: Client, gate: Gate) -> None:
+def test_a_dead_letter_queue_that_may_not_be_read_is_a_note_and_the_rest_is_seen(
+    client: Client, auth: Authorisation
+) -> None:
     with_dead_letters(client)
-    gate.refused = {"GetQueueAttributes orders-dlq", "ListDeadLetterSourceQueues"}
-    with client_of(gate.url) as guarded:
+    auth.refused = {"GetQueueAttributes orders-dlq", "ListDeadLetterSourceQueues"}
+    with client_of(auth.url) as guarded:
         (state,), notes = look(guarded, ["orders"])
     assert state.dead_letters is not None
     assert state.dead_letters.exists is None
@@ -148,27 +155,27 @@ def test_a_dead_letter_queue_that_may_not_be_read_is_a_note_and_the_rest_is_seen
 
 
 def test_a_probe_tells_what_is_refused_and_touches_no_message(
-    client: Client, gate: Gate, broker: EmbeddedBroker
+    client: Client, auth: Authorisation, broker: EmbeddedBroker
 ) -> None:
     queue = client.create_queue("orders")
     queue.call("SendMessage", {"MessageBody": "1"})
     before = broker.peek("orders")
-    gate.refused = {"DeleteMessage"}
-    with client_of(gate.url) as guarded:
+    auth.refused = {"DeleteMessage"}
+    with client_of(auth.url) as guarded:
         state = only(guarded, probe=True)
         assert set(state.refused) == {"DeleteMessage"}
         assert "not authorized to perform: sqs:DeleteMessage" in state.refused["DeleteMessage"]
-        assert found("delete-refused", case(state=state)).remedy.cli
-        gate.refused = set()
+        assert finding_of("delete-refused", case(state=state)).remedy.cli
+        auth.refused = set()
         assert dict(only(guarded, probe=True).refused) == {}
     assert broker.peek("orders") == before
 
 
-def test_nothing_is_probed_unless_asked_for(client: Client, gate: Gate) -> None:
+def test_nothing_is_probed_unless_asked_for(client: Client, auth: Authorisation) -> None:
     client.create_queue("orders")
-    with client_of(gate.url) as guarded:
+    with client_of(auth.url) as guarded:
         only(guarded)
-    assert set(gate.asked) == {"GetQueueUrl", "GetQueueAttributes", "ListDeadLetterSourceQueues"}
+    assert set(auth.asked) == {"GetQueueUrl", "GetQueueAttributes", "ListDeadLetterSourceQueues"}
 
 
 def test_an_endpoint_that_does_not_answer_is_a_note() -> None:
@@ -199,7 +206,7 @@ def slow(state: QueueState) -> Case:
 
 def cured(client: Client, rule: str, name: str = "orders") -> QueueState:
     """The rule speaks; its cure is run; the rule is silent."""
-    run(found(rule, slow(only(client, name))).remedy.cli)
+    run(finding_of(rule, slow(only(client, name))).remedy.cli)
     state = only(client, name)
     assert look_by(rule, slow(state)) is None
     return state
@@ -249,7 +256,7 @@ def test_the_cures_of_a_queue_with_many_faults_work_one_after_the_other(client: 
 def test_a_cure_that_looks_the_queue_up_works(client: Client, broker: EmbeddedBroker) -> None:
     client.create_queue("orders")
     risky = case(behaviour=behaviour(visibility=30.0, hold=times(1.0, 41.0, 50.0)))
-    commands = found("visibility-short", risky).remedy.cli
+    commands = finding_of("visibility-short", risky).remedy.cli
     where = f'aws() {{ command aws --endpoint-url {broker.url} --region eu-west-1 "$@"; }}'
     run((where, *commands))
     assert only(client).visibility == 62.0

@@ -150,11 +150,11 @@ def test_a_file_that_is_rotated_or_removed_during_a_look_is_no_end(
     append(gone, line(2))
 
     def find_and_rotate(*arguments: Any, **options: Any) -> Any:
-        found = find(*arguments, **options)
+        log_files = find(*arguments, **options)
         log.rename(followed.folder / "app.log.1")
         append(log, line(3))
         gone.unlink()
-        return found
+        return log_files
 
     monkeypatch.setattr(follower_module, "find", find_and_rotate)
     assert followed.look() == ["id-3"]

@@ -20,26 +20,26 @@ from semel.doctor.report import charts, html_report, svg
 ALL: Final[dict[str, Callable[[], Diagnosis]]] = {
     "rich": sample.rich, "healthy": sample.healthy, "empty": sample.empty, "hostile": sample.hostile,
 }  # fmt: skip
-OPEN: Final = "document.querySelectorAll('details').forEach(one => one.open = true)"
+OPEN: Final = "document.querySelectorAll('details').forEach(node => node.open = true)"
 # Every text of every drawing: whether it leaves the drawing, and which others it lies upon.
 MISPLACED: Final = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
-  const box = svg.getBoundingClientRect(), found = [];
-  if (box.width < 200 || box.height < 40) found.push(`too small: ${box.width} x ${box.height}`);
+  const box = svg.getBoundingClientRect(), misplaced = [];
+  if (box.width < 200 || box.height < 40) misplaced.push(`too small: ${box.width} x ${box.height}`);
   const all = [...svg.querySelectorAll('text, rect, path, line')];
-  const parts = all.filter(one => one.getBoundingClientRect().width > 0);
+  const parts = all.filter(node => node.getBoundingClientRect().width > 0);
   for (const part of parts) {
     const at = part.getBoundingClientRect();
     if (at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 2 || at.bottom > box.bottom + 2)
-      found.push(`out of its box: ${part.outerHTML}`);
+      misplaced.push(`out of its box: ${part.outerHTML}`);
   }
-  const texts = parts.filter(one => one.tagName === 'text');
-  texts.forEach((one, index) => texts.slice(index + 1).forEach(other => {
-    const a = one.getBoundingClientRect(), b = other.getBoundingClientRect();
+  const texts = parts.filter(node => node.tagName === 'text');
+  texts.forEach((node, index) => texts.slice(index + 1).forEach(other => {
+    const a = node.getBoundingClientRect(), b = other.getBoundingClientRect();
     const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
     const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 1 && high > 4) found.push(`${one.textContent} lies upon ${other.textContent}`);
+    if (wide > 1 && high > 4) misplaced.push(`${node.textContent} lies upon ${other.textContent}`);
   }));
-  return found;
+  return misplaced;
 })"""
 # The contrast of each text with what is behind it, by WCAG's formula; the ones that are hard to read.
 UNREADABLE: Final = """() => {
@@ -47,23 +47,23 @@ UNREADABLE: Final = """() => {
   const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = one => {
-    for (let at = one; at; at = at.parentElement) {
+  const behind = node => {
+    for (let at = node; at; at = at.parentElement) {
       const colour = parse(getComputedStyle(at).backgroundColor);
       if (colour.length === 3 || colour[3] > 0) return colour;
     }
     return [255, 255, 255];
   };
-  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const pale = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
-    const one = walk.currentNode.parentElement;
-    if (!walk.currentNode.textContent.trim() || !one.getClientRects().length || one.closest('.onbar')) continue;
-    const style = getComputedStyle(one), ink = parse(one.closest('svg') ? style.fill : style.color);
-    const [a, b] = [light(ink), light(behind(one))].sort((x, y) => y - x);
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !node.getClientRects().length || node.closest('.onbar')) continue;
+    const style = getComputedStyle(node), ink = parse(node.closest('svg') ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(node))].sort((x, y) => y - x);
     const contrast = (a + 0.05) / (b + 0.05);
-    if (contrast < 4.5) found.push(`${contrast.toFixed(2)}: ${walk.currentNode.textContent.slice(0, 40)}`);
+    if (contrast < 4.5) pale.push(`${contrast.toFixed(2)}: ${walk.currentNode.textContent.slice(0, 40)}`);
   }
-  return found;
+  return pale;
 }"""
 
 
@@ -125,9 +125,9 @@ def test_hostile_text_stays_text(browser: Browser, files: dict[str, Path]) -> No
       document.querySelectorAll('script, img, iframe, object, embed, form, base, [onerror], [onload]').length,
       document.body.innerText.split('<script>alert(1)</script><img src=x onerror=alert(2)>').length - 1
     ]"""
-    elements, told = browser.look(files["hostile"], opened(script)).result
+    elements, occurrences = browser.look(files["hostile"], opened(script)).result
     assert elements == 0
-    assert told > 10
+    assert occurrences > 10
 
 
 def test_control_and_bidi_characters_do_not_reach_the_page() -> None:
@@ -144,32 +144,32 @@ def test_the_page_lets_no_script_and_no_foreign_style_in(browser: Browser, files
     }"""
     visit = browser.look(files["rich"], lambda page: page.evaluate(script))
     assert visit.result == [False, "block"]
-    assert len([one for one in visit.complaints if "Content Security Policy" in one]) == 2
+    assert len([complaint for complaint in visit.complaints if "Content Security Policy" in complaint]) == 2
 
 
 def test_a_screen_reader_finds_headings_captions_and_words_for_each_picture(
     browser: Browser, files: dict[str, Path]
 ) -> None:
     script = """() => ({
-      headings: [...document.querySelectorAll('h1, h2, h3')].map(one => Number(one.tagName[1])),
+      headings: [...document.querySelectorAll('h1, h2, h3')].map(node => Number(node.tagName[1])),
       language: document.documentElement.lang,
-      ids: [...document.querySelectorAll('[id]')].map(one => one.id),
-      links: [...document.querySelectorAll('a')].map(one => one.getAttribute('href').slice(1)),
-      tables: [...document.querySelectorAll('table')].map(one => one.caption.textContent),
-      cells: [...document.querySelectorAll('th')].map(one => one.scope),
-      pictures: [...document.querySelectorAll('svg')].map(one => one.getAttribute('aria-label'))
+      ids: [...document.querySelectorAll('[id]')].map(node => node.id),
+      links: [...document.querySelectorAll('a')].map(node => node.getAttribute('href').slice(1)),
+      tables: [...document.querySelectorAll('table')].map(node => node.caption.textContent),
+      cells: [...document.querySelectorAll('th')].map(node => node.scope),
+      pictures: [...document.querySelectorAll('svg')].map(node => node.getAttribute('aria-label'))
     })"""
-    found = browser.look(files["rich"], opened(script)).result
-    assert found["headings"][0] == 1
-    assert found["headings"].count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(found["headings"], found["headings"][1:], strict=False))
-    assert found["language"] == "en"
-    assert len(set(found["ids"])) == len(found["ids"])
-    assert set(found["links"]) <= set(found["ids"])
-    assert all(found["tables"])
-    assert set(found["cells"]) == {"col", "row"}
-    assert len(found["pictures"]) > 10
-    assert all(len(words) > 40 for words in found["pictures"])
+    outline = browser.look(files["rich"], opened(script)).result
+    assert outline["headings"][0] == 1
+    assert outline["headings"].count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(outline["headings"], outline["headings"][1:], strict=False))
+    assert outline["language"] == "en"
+    assert len(set(outline["ids"])) == len(outline["ids"])
+    assert set(outline["links"]) <= set(outline["ids"])
+    assert all(outline["tables"])
+    assert set(outline["cells"]) == {"col", "row"}
+    assert len(outline["pictures"]) > 10
+    assert all(len(words) > 40 for words in outline["pictures"])
 
 
 def test_all_charts_and_commands_are_there(browser: Browser, files: dict[str, Path]) -> None:
@@ -198,7 +198,7 @@ def test_a_click_selects_a_whole_command(browser: Browser, files: dict[str, Path
 def test_on_paper_it_is_light_and_nothing_is_folded(browser: Browser, files: dict[str, Path]) -> None:
     def see(page: Page) -> Any:
         page.emulate_media(media="print", color_scheme="dark")
-        hidden = "[...document.querySelectorAll('details pre')].filter(one => one.getBoundingClientRect().height < 10)"
+        hidden = "[...document.querySelectorAll('details pre')].filter(pre => pre.getBoundingClientRect().height < 10)"
         return page.evaluate(f"[getComputedStyle(document.body).backgroundColor, {hidden}.length]")
 
     assert browser.look(files["rich"], see, scheme="dark").result == ["rgb(255, 255, 255)", 0]

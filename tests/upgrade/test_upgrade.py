@@ -234,17 +234,17 @@ class TestLedgers:
         assert [(it.queue, it.attempts, it.error) for it in ledger.outbox_status().examples] == [
             ("nowhere", 1, "there is no such queue")
         ]
-        taken: dict[str, Outgoing] = {}
+        outgoing: dict[str, Outgoing] = {}
         while messages := ledger.take_outgoing():
-            taken |= {it.body: it for it in messages}
+            outgoing |= {it.body: it for it in messages}
             ledger.sent_outgoing([it.id for it in messages])
-        assert [body for body in taken if "order" in body] == ['{"order":1}', '{"order":2}']
-        assert taken.keys() == {"refused", '{"order":1}', '{"order":2}', "later"}
-        first = taken['{"order":1}']
+        assert [body for body in outgoing if "order" in body] == ['{"order":1}', '{"order":2}']
+        assert outgoing.keys() == {"refused", '{"order":1}', '{"order":2}', "later"}
+        first = outgoing['{"order":1}']
         assert (first.queue, first.key, first.group) == ("receipts.fifo", "k1", "g")
         assert first.attributes == {"tenant": "ä"}
-        assert taken["later"].delay == 60
+        assert outgoing["later"].delay == 60
         with ledger.transaction() as tx:
             tx.send("receipts", "new")
         (new,) = ledger.take_outgoing()
-        assert new.id not in {it.id for it in taken.values()}
+        assert new.id not in {it.id for it in outgoing.values()}

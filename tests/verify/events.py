@@ -24,12 +24,12 @@ def _event(word: str, fields: dict[str, Any]) -> HistoryEvent:
     return HistoryEvent(EventKind(kind), message, key, **more, **fields)
 
 
-def found(verdict: Verdict) -> list[tuple[str, str]]:
+def findings_of(verdict: Verdict) -> list[tuple[str, str]]:
     return [(finding.kind.value, finding.key) for finding in verdict.findings]
 
 
-def found_in(text: str, **options: Any) -> list[tuple[str, str]]:
-    return found(check(history(text), **options))
+def findings_in(text: str, **options: Any) -> list[tuple[str, str]]:
+    return findings_of(check(history(text), **options))
 
 
 def shown(finding: Finding) -> list[str]:

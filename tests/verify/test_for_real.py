@@ -16,7 +16,7 @@ from semel.broker import running
 from semel.sqs import Queue
 from semel.verify import EventKind
 from semel.verify.report import HistoryRequest, verify
-from verify.events import found
+from verify.events import findings_of
 from waiting import until
 
 KEYS = [f"order-{number}" for number in range(12)]
@@ -73,5 +73,5 @@ def test_a_loop_without_a_ledger_is_found_out(shop: Shop) -> None:
             shop.orders.delete([message.receipt])
             shop.write("delete", json.loads(message.body)["id"])
     verdict = verify(HistoryRequest((str(shop.path),), logged=tuple(EventKind))).verdict
-    assert {kind for kind, _ in found(verdict)} == {"doubled"}
-    assert {key for _, key in found(verdict)} >= set(KEYS[::3])
+    assert {kind for kind, _ in findings_of(verdict)} == {"doubled"}
+    assert {key for _, key in findings_of(verdict)} >= set(KEYS[::3])

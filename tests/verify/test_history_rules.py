@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.verify import EventKind, FindingKind, Verdict, check
-from verify.events import event, found, found_in, history, shown
+from verify.events import event, findings_in, findings_of, history, shown
 
 GOOD = "send:a deliver:a effect:a record:a delete:a send:b deliver:b effect:b record:b delete:b"
 
@@ -29,23 +29,23 @@ def test_a_message_that_was_sent_and_is_nowhere_is_lost() -> None:
 
 @pytest.mark.parametrize("end", ["effect", "dead_letter", "refuse", "present"])
 def test_what_is_done_dead_lettered_refused_or_present_is_not_lost(end: str) -> None:
-    assert found_in(f"send:a effect:a send:b {end}:b") == []
+    assert findings_in(f"send:a effect:a send:b {end}:b") == []
 
 
 def test_a_message_that_is_redriven_and_then_vanishes_is_lost() -> None:
-    assert found_in("send:a/m1 dead_letter:a/m1 send:a/m2 send:b effect:b") == [("lost", "a")]
+    assert findings_in("send:a/m1 dead_letter:a/m1 send:a/m2 send:b effect:b") == [("lost", "a")]
 
 
 def test_a_message_that_is_redriven_and_dead_lettered_again_is_not_lost() -> None:
-    assert found_in("send:a/m1 dead_letter:a/m1 send:a/m2 dead_letter:a/m2 send:b effect:b") == []
+    assert findings_in("send:a/m1 dead_letter:a/m1 send:a/m2 dead_letter:a/m2 send:b effect:b") == []
 
 
 def test_a_dead_letter_that_was_logged_before_its_send_excuses_it_by_its_message() -> None:
-    assert found_in("effect:b send:b dead_letter:a/m1 send:a/m1") == []
+    assert findings_in("effect:b send:b dead_letter:a/m1 send:a/m1") == []
 
 
 def test_a_key_that_was_sent_twice_and_done_once_is_not_lost() -> None:
-    assert found_in("send:a/m1 send:a/m2 effect:a/m1 delete:a/m1 delete:a/m2") == []
+    assert findings_in("send:a/m1 send:a/m2 effect:a/m1 delete:a/m1 delete:a/m2") == []
 
 
 def test_a_message_in_a_dead_letter_queue_under_another_id_is_not_lost() -> None:
@@ -58,14 +58,14 @@ def test_a_message_in_a_dead_letter_queue_under_another_id_is_not_lost() -> None
 
 def test_a_message_sent_shortly_before_the_end_may_still_be_on_its_way() -> None:
     events = [event("send", "a", time=10.0), event("effect", "a", time=11.0), event("send", "b", time=99.0)]
-    assert found(check(events)) == [("lost", "b")]
+    assert findings_of(check(events)) == [("lost", "b")]
     verdict = check(events, grace=5.0)
     assert verdict.ok
     assert verdict.counts.pending == 1
     early = [*events, event("send", "c", time=50.0)]
-    assert found(check(early, grace=5.0)) == [("lost", "c")]
+    assert findings_of(check(early, grace=5.0)) == [("lost", "c")]
     deleted = [*events, event("delete", "b", time=99.5)]
-    assert ("lost", "b") in found(check(deleted, grace=5.0))
+    assert ("lost", "b") in findings_of(check(deleted, grace=5.0))
 
 
 # Doubled.
@@ -86,61 +86,61 @@ def test_where_at_least_once_is_promised_a_second_effect_is_a_repeat_and_no_find
 def test_the_same_key_in_two_queues_is_two_keys() -> None:
     first, second = history("send:a effect:a", queue="orders"), history("send:a effect:a", queue="invoices")
     assert check([*first, *second]).ok
-    assert found(check([*first, *second[:1], *history("send:b effect:b", queue="invoices")])) == [("lost", "a")]
+    assert findings_of(check([*first, *second[:1], *history("send:b effect:b", queue="invoices")])) == [("lost", "a")]
 
 
 def test_an_effect_that_names_no_queue_belongs_to_the_queue_of_its_key() -> None:
     events = [*history("send:a send:b", queue="orders"), *history("effect:a effect:b")]
     assert check(events).ok
     assert check(reversed(events)).ok
-    assert found(check([*events, *history("effect:b")])) == [("doubled", "b")]
+    assert findings_of(check([*events, *history("effect:b")])) == [("doubled", "b")]
 
 
 def test_a_key_of_two_queues_is_one_if_its_effects_name_no_queue() -> None:
     others = [*history("send:b effect:b", queue="orders"), *history("send:b effect:b", queue="invoices")]
     sends = [*others, *history("send:a", queue="orders"), *history("send:a", queue="invoices")]
     assert check([*sends, *history("effect:a delete:a")]).ok
-    assert found(check([*sends, *history("effect:a effect:a")])) == [("doubled", "a")]
+    assert findings_of(check([*sends, *history("effect:a effect:a")])) == [("doubled", "a")]
     in_both = [*history("effect:a", queue="orders"), *history("effect:a", queue="invoices")]
     assert check([*sends, *in_both]).ok
-    assert found(check([*sends, *in_both, *history("deliver:a")])) == [("doubled", "a")]
+    assert findings_of(check([*sends, *in_both, *history("deliver:a")])) == [("doubled", "a")]
     early = [*history("delete:a", queue="invoices"), *history("effect:a")]
-    assert found(check([*sends, *early])) == [("deleted-early", "a")]
+    assert findings_of(check([*sends, *early])) == [("deleted-early", "a")]
 
 
 @pytest.mark.parametrize("end", ["present", "refuse", "dead_letter", "effect"])
 def test_what_is_said_of_a_message_before_its_key_is_known_counts_for_the_key(end: str) -> None:
     done = "send:b/m2 effect:b/m2"
-    assert found_in(f"{done} {end}:/m1 send:a/m1") == []
-    assert found_in(f"{done} send:a {end}:/m1 deliver:a/m1") == []
-    assert found_in(f"{done} send:/m1 send:a/m9 deliver:a/m1") == [("lost", "a")]
+    assert findings_in(f"{done} {end}:/m1 send:a/m1") == []
+    assert findings_in(f"{done} send:a {end}:/m1 deliver:a/m1") == []
+    assert findings_in(f"{done} send:/m1 send:a/m9 deliver:a/m1") == [("lost", "a")]
 
 
 def test_what_is_joined_keeps_its_order() -> None:
     done = "send:b/m2 effect:b/m2"
     # The send that was logged without a key is the later one: the dead letter before it excuses nothing.
-    assert found_in(f"{done} send:a/m0 dead_letter:a/m0 send:/m1 deliver:a/m1") == [("lost", "a")]
-    assert found_in(f"{done} send:a/m1 effect:a/m1 effect:/m9 deliver:a/m9") == [("doubled", "a")]
-    assert found_in(f"{done} send:a/m1 delete:/m9 effect:a/m1 deliver:a/m9") == [("deleted-early", "a")]
-    assert found_in(f"{done} delete:/m1 effect:/m1 send:a/m0 deliver:a/m1") == [("deleted-early", "a")]
-    assert found_in(f"{done} send:a/m1 record:a@1 record:/m9@2 effect:a deliver:a/m9") == []
-    assert found_in("send:a/m1 record:a@1 record:/m9@2 deliver:a/m9") == [("doubled", "a")]
+    assert findings_in(f"{done} send:a/m0 dead_letter:a/m0 send:/m1 deliver:a/m1") == [("lost", "a")]
+    assert findings_in(f"{done} send:a/m1 effect:a/m1 effect:/m9 deliver:a/m9") == [("doubled", "a")]
+    assert findings_in(f"{done} send:a/m1 delete:/m9 effect:a/m1 deliver:a/m9") == [("deleted-early", "a")]
+    assert findings_in(f"{done} delete:/m1 effect:/m1 send:a/m0 deliver:a/m1") == [("deleted-early", "a")]
+    assert findings_in(f"{done} send:a/m1 record:a@1 record:/m9@2 effect:a deliver:a/m9") == []
+    assert findings_in("send:a/m1 record:a@1 record:/m9@2 deliver:a/m9") == [("doubled", "a")]
 
 
 def test_a_record_that_was_found_and_the_one_that_was_made_are_one() -> None:
-    assert found_in("send:a record:a record:a@1 record:a") == []
-    assert found_in("send:a record:a record:a@1 record:a@2") == [("doubled", "a")]
+    assert findings_in("send:a record:a record:a@1 record:a") == []
+    assert findings_in("send:a record:a record:a@1 record:a@2") == [("doubled", "a")]
 
 
 def test_a_record_stands_for_the_effect_where_none_are_logged() -> None:
-    assert found_in("send:a record:a@1 delete:a") == []
-    assert found_in("send:a record:a@1 record:a@1 delete:a") == []  # the same one, logged twice
-    assert found_in("send:a record:a@1 record:a@2 delete:a") == [("doubled", "a")]
-    assert found_in("record:b@1 send:b send:a") == [("lost", "a")]
+    assert findings_in("send:a record:a@1 delete:a") == []
+    assert findings_in("send:a record:a@1 record:a@1 delete:a") == []  # the same one, logged twice
+    assert findings_in("send:a record:a@1 record:a@2 delete:a") == [("doubled", "a")]
+    assert findings_in("record:b@1 send:b send:a") == [("lost", "a")]
 
 
 def test_a_record_does_not_stand_for_an_effect_where_effects_are_logged() -> None:
-    assert found_in("send:a effect:a record:a send:b record:b delete:b") == [("lost", "b")]
+    assert findings_in("send:a effect:a record:a send:b record:b delete:b") == [("lost", "b")]
 
 
 # Deleted early.
@@ -158,13 +158,13 @@ def test_a_delete_after_an_effect_a_record_a_dead_letter_or_a_refusal_is_in_time
 
 
 def test_a_duplicate_of_a_key_that_is_done_may_be_deleted() -> None:
-    assert found_in("send:a/m1 effect:a/m1 delete:a/m1 send:a/m2 delete:a/m2") == []
+    assert findings_in("send:a/m1 effect:a/m1 delete:a/m1 send:a/m2 delete:a/m2") == []
 
 
 def test_an_effect_is_not_enough_where_a_delete_needs_a_record() -> None:
     events = "send:a effect:a delete:a record:a send:b effect:b record:b delete:b"
-    assert found_in(events) == []
-    assert found_in(events, delete_after="record") == [("deleted-early", "a")]
+    assert findings_in(events) == []
+    assert findings_in(events, delete_after="record") == [("deleted-early", "a")]
 
 
 def test_a_redrive_that_deletes_from_the_dead_letter_queue_is_not_early() -> None:
@@ -180,19 +180,19 @@ def test_a_redrive_that_deletes_from_the_dead_letter_queue_is_not_early() -> Non
 
 
 def test_an_effect_or_a_record_by_an_older_fence_is_stale() -> None:
-    assert found_in("send:a effect:a@2 effect:a@1", effects="at-least-once") == [("stale", "a")]
+    assert findings_in("send:a effect:a@2 effect:a@1", effects="at-least-once") == [("stale", "a")]
     (stale,) = check(history("send:a claim:a@1 claim:a@2 effect:a@2 record:a@1")).findings
     assert (stale.kind, [event.fence for event in stale.evidence]) == (FindingKind.STALE, [2, 1])
 
 
 def test_growing_fences_are_in_order() -> None:
-    assert found_in("send:a claim:a@1 claim:a@2 effect:a@2 record:a@2 delete:a@1") == []
+    assert findings_in("send:a claim:a@1 claim:a@2 effect:a@2 record:a@2 delete:a@1") == []
 
 
 def test_two_workers_with_the_same_fence_are_two_holders() -> None:
     claims = [event("claim", "a", fence=1, worker="w1"), event("claim", "a", fence=1, worker="w2")]
     done = history("send:a effect:a@1")
-    assert found(check([*claims, *done])) == [("stale", "a")]
+    assert findings_of(check([*claims, *done])) == [("stale", "a")]
     assert check([claims[0], claims[0], *done]).ok  # a worker that asks again
 
 
@@ -200,11 +200,11 @@ def test_two_workers_with_the_same_fence_are_two_holders() -> None:
 
 
 def test_an_effect_without_a_send_is_unknown() -> None:
-    assert found_in("send:a effect:a effect:b") == [("unknown", "b")]
+    assert findings_in("send:a effect:a effect:b") == [("unknown", "b")]
 
 
 def test_an_effect_under_its_own_key_is_known_by_its_message() -> None:
-    assert found_in("send:/m1 effect:line-1/m1 effect:line-2/m1") == []
+    assert findings_in("send:/m1 effect:line-1/m1 effect:line-2/m1") == []
 
 
 # Keys and messages.
@@ -227,7 +227,7 @@ def test_an_event_without_a_key_belongs_to_the_key_that_another_event_gives_its_
 
 
 def test_a_message_without_any_key_is_its_own_key() -> None:
-    assert found_in("send:/m1 effect:/m1 send:/m2") == [("lost", "m2")]
+    assert findings_in("send:/m1 effect:/m1 send:/m2") == [("lost", "m2")]
 
 
 def test_an_event_that_names_nothing_is_refused() -> None:
@@ -244,7 +244,7 @@ def unchecked(verdict: Verdict) -> dict[str, str]:
 
 def test_without_sends_nothing_is_lost_or_unknown() -> None:
     verdict = check(history("effect:a delete:a effect:b effect:b"))
-    assert found(verdict) == [("doubled", "b")]
+    assert findings_of(verdict) == [("doubled", "b")]
     assert unchecked(verdict).keys() == {"lost", "unknown", "stale", "reordered"}
     assert unchecked(verdict)["lost"] == "no send events"
 
@@ -260,7 +260,7 @@ def test_without_deletes_none_is_early() -> None:
 
 
 def test_what_is_said_to_be_logged_is_missed() -> None:
-    assert found_in("send:a deliver:a delete:a", logged=EventKind) == [("lost", "a"), ("deleted-early", "a")]
+    assert findings_in("send:a deliver:a delete:a", logged=EventKind) == [("lost", "a"), ("deleted-early", "a")]
 
 
 def test_a_queue_without_sends_is_not_judged_by_the_sends_of_another() -> None:
@@ -273,9 +273,9 @@ def test_a_queue_without_sends_is_not_judged_by_the_sends_of_another() -> None:
 
 def test_what_names_no_queue_is_judged_by_the_events_of_all_queues() -> None:
     events = [*history("send:a"), *history("effect:a", queue="orders"), *history("send:b")]
-    assert found(check(events)) == [("lost", "b")]
+    assert findings_of(check(events)) == [("lost", "b")]
     events = [*history("send:a", queue="orders"), *history("effect:c")]
-    assert found(check(events)) == [("lost", "a"), ("unknown", "c")]
+    assert findings_of(check(events)) == [("lost", "a"), ("unknown", "c")]
 
 
 def test_a_verdict_says_that_queues_are_taken_to_be_empty_if_nothing_says_what_is_in_them() -> None:

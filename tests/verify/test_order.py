@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from semel.verify import FindingKind, HistoryEvent, check
-from verify.events import event, found, history, shown
+from verify.events import event, findings_of, history, shown
 
 
 def grouped(text: str, **options: Any) -> list[tuple[str, str]]:
-    return found(check(history(text, group="g"), **options))
+    return findings_of(check(history(text, group="g"), **options))
 
 
 def test_effects_in_the_order_of_the_sends_are_in_order() -> None:
@@ -46,19 +46,21 @@ def test_the_same_group_in_two_queues_is_two_groups() -> None:
 
 
 def test_an_event_without_its_group_is_of_the_group_of_its_key() -> None:
-    assert found(check([*history("send:a send:b", group="g"), *history("effect:b effect:a")])) == [("reordered", "b")]
+    assert findings_of(check([*history("send:a send:b", group="g"), *history("effect:b effect:a")])) == [
+        ("reordered", "b")
+    ]
 
 
 def test_sequence_numbers_win_over_the_order_in_which_sends_were_logged() -> None:
     sends = [event("send", "b", group="g", sequence=2), event("send", "a", group="g", sequence=1)]
     assert check([*sends, *history("effect:a effect:b")]).ok
-    assert found(check([*sends, *history("effect:b effect:a")])) == [("reordered", "b")]
+    assert findings_of(check([*sends, *history("effect:b effect:a")])) == [("reordered", "b")]
 
 
 def test_sequence_numbers_show_the_order_without_any_send() -> None:
     first, second = event("effect", "a", group="g", sequence=1), event("effect", "b", group="g", sequence=2)
     assert check([first, second]).ok
-    assert found(check([second, first])) == [("reordered", "b")]
+    assert findings_of(check([second, first])) == [("reordered", "b")]
 
 
 def test_equal_sequence_numbers_have_no_order() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from semel.verify import EventKind, HistoryEvent, check
 from semel.verify.merge import in_order, sorted_events
 from suite import effort
-from verify.events import event, found
+from verify.events import event, findings_of
 
 SETTINGS: Final = settings(max_examples=effort(fast=20, full=200), deadline=None)
 GROUPS: Final = ("", "", "g", "h")
@@ -85,9 +85,9 @@ def histories(draw: st.DrawFn) -> list[HistoryEvent]:
 @SETTINGS
 @given(histories())
 def test_a_correct_history_is_ok(events: list[HistoryEvent]) -> None:
-    assert found(check(events)) == []
-    assert found(check(events, logged=EventKind)) == []
-    assert found(check(events, effects="at-least-once")) == []
+    assert findings_of(check(events)) == []
+    assert findings_of(check(events, logged=EventKind)) == []
+    assert findings_of(check(events, effects="at-least-once")) == []
 
 
 def effects_of(events: list[HistoryEvent]) -> list[int]:
@@ -99,7 +99,7 @@ def effects_of(events: list[HistoryEvent]) -> list[int]:
 def test_a_dropped_effect_is_found(events: list[HistoryEvent], data: st.DataObject) -> None:
     if places := effects_of(events):
         place = data.draw(st.sampled_from(places))
-        assert ("lost", events[place].key) in found(check(events[:place] + events[place + 1 :]))
+        assert ("lost", events[place].key) in findings_of(check(events[:place] + events[place + 1 :]))
 
 
 @SETTINGS
@@ -110,7 +110,7 @@ def test_a_doubled_effect_is_found_and_nothing_else(events: list[HistoryEvent], 
         again = data.draw(st.integers(place, len(events)))
         doubled = [*events[:again], events[place], *events[again:]]
         key = events[place].key
-        assert found(check(doubled)) == [("doubled", key)]
+        assert findings_of(check(doubled)) == [("doubled", key)]
         allowed = check(doubled, effects="at-least-once")
         assert (allowed.ok, [repeat.key for repeat in allowed.repeats]) == (True, [key])
 
@@ -125,7 +125,7 @@ def test_two_effects_of_a_group_that_change_places_are_found(events: list[Histor
         first, second = data.draw(st.sampled_from(pairs))
         swapped = list(events)
         swapped[first], swapped[second] = events[second], events[first]
-        assert ("reordered", events[second].key) in found(check(swapped))
+        assert ("reordered", events[second].key) in findings_of(check(swapped))
 
 
 @SETTINGS
@@ -137,7 +137,7 @@ def test_a_delete_that_comes_too_early_is_found(events: list[HistoryEvent], data
         if any(each.kind is EventKind.DEAD_LETTER and each.key == key for each in events):
             return  # it was deleted before, rightly
         early = event("delete", key, queue=events[place].queue)
-        assert found(check([*events[:place], early, *events[place:]])) == [("deleted-early", key)]
+        assert findings_of(check([*events[:place], early, *events[place:]])) == [("deleted-early", key)]
 
 
 @SETTINGS
@@ -147,14 +147,14 @@ def test_an_effect_or_a_record_by_an_older_fence_is_found(events: list[HistoryEv
         effect = events[data.draw(st.sampled_from(places))]
         kind = data.draw(st.sampled_from((EventKind.EFFECT, EventKind.RECORD)))
         zombie = msgspec.structs.replace(effect, kind=kind, fence=0, worker="zombie")
-        assert ("stale", effect.key) in found(check([*events, zombie], effects="at-least-once"))
+        assert ("stale", effect.key) in findings_of(check([*events, zombie], effects="at-least-once"))
 
 
 @SETTINGS
 @given(histories())
 def test_an_effect_of_a_key_that_was_never_sent_is_found(events: list[HistoryEvent]) -> None:
     stranger = event("effect", "stranger", message="m-stranger", queue="orders.fifo")
-    assert found(check([*events, stranger])) == [("unknown", "stranger")]
+    assert findings_of(check([*events, stranger])) == [("unknown", "stranger")]
 
 
 @SETTINGS
@@ -163,7 +163,7 @@ def test_a_message_that_vanishes_from_a_queue_is_found(events: list[HistoryEvent
     waiting = [each for each in events if each.kind is EventKind.PRESENT]
     if waiting:
         gone = data.draw(st.sampled_from(waiting))
-        assert found(check([each for each in events if each is not gone])) == [("lost", gone.key)]
+        assert findings_of(check([each for each in events if each is not gone])) == [("lost", gone.key)]
 
 
 @SETTINGS
@@ -175,7 +175,7 @@ def test_a_history_without_a_kind_of_events_raises_no_false_alarm(
     kinds = (EventKind.SEND, EventKind.DELIVER, EventKind.CLAIM, EventKind.RECORD, EventKind.DELETE)
     missing = data.draw(st.sets(st.sampled_from(kinds)))
     verdict = check([each for each in events if each.kind not in missing])
-    assert found(verdict) == []
+    assert findings_of(verdict) == []
 
 
 @SETTINGS

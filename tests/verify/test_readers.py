@@ -19,7 +19,7 @@ from semel.telemetry.field_mapping import MappingError
 from semel.verify import EventKind, merge
 from semel.verify.file_parser import HistoryError
 from semel.verify.report import HistoryReport, HistoryRequest, verify
-from verify.events import event, found
+from verify.events import event, findings_of
 
 GOOD = [
     {"kind": "send", "message": "m1", "key": "order-1", "time": 1.0},
@@ -48,7 +48,7 @@ def verified(*paths: str | Path, **options: Any) -> HistoryReport:
 def test_json_lines_are_read_packed_or_not(tmp_path: Path, name: str) -> None:
     assert verified(write(tmp_path / name, GOOD)).ok
     report = verified(write(tmp_path / name, [*GOOD, DOUBLED]))
-    assert found(report.verdict) == [("doubled", "order-1")]
+    assert findings_of(report.verdict) == [("doubled", "order-1")]
 
 
 def test_evidence_names_its_file_and_line(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_files_are_merged_by_time_whatever_their_order(tmp_path: Path) -> None:
     more = [{"kind": "send", "key": "b", "time": 0.5}, {"kind": "delete", "key": "b", "time": 9.0}]
     paths = [write(tmp_path / f"{n}.jsonl", lines) for n, lines in enumerate((early, late, more))]
     assert verified(*paths).ok
-    assert found(verified(paths[1], write(tmp_path / "0.jsonl", [{**early[0], "time": 1.5}])).verdict) == [
+    assert findings_of(verified(paths[1], write(tmp_path / "0.jsonl", [{**early[0], "time": 1.5}])).verdict) == [
         ("deleted-early", "a")
     ]
 
@@ -147,7 +147,7 @@ def test_without_times_the_order_is_that_of_the_lines_and_files(tmp_path: Path) 
     lines = [{name: value for name, value in line.items() if name != "time"} for line in GOOD]
     first, second = write(tmp_path / "1.jsonl", lines[:2]), write(tmp_path / "2.jsonl", lines[2:])
     assert verified(first, second).ok
-    assert found(verified(second, first).verdict) == [("deleted-early", "order-1")]
+    assert findings_of(verified(second, first).verdict) == [("deleted-early", "order-1")]
 
 
 # Somebody else's logs.
@@ -168,28 +168,28 @@ def test_fields_and_words_of_other_logs_are_mapped(tmp_path: Path) -> None:
     assert report.ok
     assert (report.verdict.counts.sends, report.verdict.counts.effects, report.verdict.counts.deletes) == (1, 1, 1)
     assert report.ignored == {"heartbeat": 1}
-    assert found(verified(write(tmp_path / "app.log", [*THEIRS, THEIRS[1]]), fields=FIELDS, words=WORDS).verdict) == [
-        ("doubled", "7")
-    ]
+    assert findings_of(
+        verified(write(tmp_path / "app.log", [*THEIRS, THEIRS[1]]), fields=FIELDS, words=WORDS).verdict
+    ) == [("doubled", "7")]
 
 
 def test_words_alone_can_be_given(tmp_path: Path) -> None:
     lines = [{"kind": "published", "key": "a"}, {"kind": "charged", "key": "a"}, {"kind": "charged", "key": "a"}]
     report = verified(write(tmp_path / "app.jsonl", lines), words="effect=charged")
-    assert found(report.verdict) == [("doubled", "a")]
+    assert findings_of(report.verdict) == [("doubled", "a")]
 
 
 def test_a_mapping_is_for_the_files_that_need_it(tmp_path: Path) -> None:
     theirs = write(tmp_path / "app.log", THEIRS[:2])
     ours = write(tmp_path / "ours.jsonl", [{"kind": "effect", "key": "7", "time": "2026-11-16T11:00:00Z"}])
-    assert found(verified(theirs, ours, fields=FIELDS, words=WORDS).verdict) == [("doubled", "7")]
+    assert findings_of(verified(theirs, ours, fields=FIELDS, words=WORDS).verdict) == [("doubled", "7")]
 
 
 def test_all_lines_of_a_file_can_be_said_to_be_of_one_kind(tmp_path: Path) -> None:
     sends = write(tmp_path / "sends.jsonl", [{"order": "a"}, {"order": "b"}])
     effects = write(tmp_path / "effects.jsonl", [{"order": "a"}])
     report = verified(f"send={sends}", f"effect={effects}", fields="key=.order")
-    assert found(report.verdict) == [("lost", "b")]
+    assert findings_of(report.verdict) == [("lost", "b")]
 
 
 def test_a_mapped_field_that_no_line_has_is_noted(tmp_path: Path) -> None:
@@ -317,11 +317,11 @@ def test_the_attempt_log_is_recognised(tmp_path: Path, format: str) -> None:
 
 def test_the_attempt_log_shows_what_was_recorded_twice_deleted_early_or_by_a_zombie(tmp_path: Path) -> None:
     twice = attempts(tmp_path / "twice", *HANDLED, of(Step.RECORDED, 3.0, fence=2))
-    assert found(verified(twice).verdict) == [("doubled", "a")]
+    assert findings_of(verified(twice).verdict) == [("doubled", "a")]
     early = attempts(tmp_path / "early", *HANDLED, of(Step.DELETED, 1.0, "b"), of(Step.RECORDED, 1.1, "b", fence=1))
-    assert found(verified(early).verdict) == [("deleted-early", "b")]
+    assert findings_of(verified(early).verdict) == [("deleted-early", "b")]
     zombie = attempts(tmp_path / "zombie", *HANDLED[:2], of(Step.TAKEN_OVER, 1.25, fence=2), *HANDLED[3:5])
-    assert found(verified(zombie).verdict) == [("stale", "a")]
+    assert findings_of(verified(zombie).verdict) == [("stale", "a")]
 
 
 def test_the_attempt_log_shows_the_order_of_fifo_groups_by_the_time_of_sending(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_the_attempt_log_shows_the_order_of_fifo_groups_by_the_time_of_sending(t
 
     assert verified(attempts(tmp_path / "good", handled("a", 10, 1.0), handled("b", 11, 1.001))).ok
     bad = attempts(tmp_path / "bad", handled("b", 10, 1.001), handled("a", 11, 1.0))
-    assert found(verified(bad).verdict) == [("reordered", "b")]
+    assert findings_of(verified(bad).verdict) == [("reordered", "b")]
 
 
 def test_groups_of_standard_queues_have_no_order(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_groups_of_standard_queues_have_no_order(tmp_path: Path) -> None:
 def test_with_sends_beside_it_the_attempt_log_shows_what_is_lost(tmp_path: Path) -> None:
     sends = [{"kind": "send", "key": key, "queue": "orders.fifo", "time": 0.5} for key in "ab"]
     folder = attempts(tmp_path / "attempts", *HANDLED)
-    assert found(verified(folder, write(tmp_path / "sends.jsonl", sends)).verdict) == [("lost", "b")]
+    assert findings_of(verified(folder, write(tmp_path / "sends.jsonl", sends)).verdict) == [("lost", "b")]
 
 
 def test_what_a_pipeline_has_sealed_it_may_delete_and_a_batch_that_is_logged_twice_is_one(tmp_path: Path) -> None:
@@ -370,4 +370,4 @@ def test_a_file_that_the_attempt_log_is_writing_is_read_up_to_its_last_whole_lin
 def test_all_kinds_can_be_said_to_be_logged(tmp_path: Path) -> None:
     path = write(tmp_path / "history.jsonl", [{"kind": "send", "key": "a"}, {"kind": "delete", "key": "a"}])
     assert verified(path).ok
-    assert found(verified(path, logged=tuple(EventKind)).verdict) == [("lost", "a"), ("deleted-early", "a")]
+    assert findings_of(verified(path, logged=tuple(EventKind)).verdict) == [("lost", "a"), ("deleted-early", "a")]
