@@ -95,8 +95,8 @@ def test_every_bug_that_is_put_in_on_purpose_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", ASYNC_MUTANTS)
 def test_every_bug_in_the_calls_of_async_handlers_is_found(name: str) -> None:
     with ASYNC_MUTANTS[name]():
-        found = first_failure(async_world, range(SEEDS))
-    assert found is not None, f"not found in {SEEDS} schedules"
+        failure = first_failure(async_world, range(SEEDS))
+    assert failure is not None, f"not found in {SEEDS} schedules"
 
 
 @pytest.mark.parametrize("name", suite.slow("postgres", "redis", "dynamodb"))
