@@ -282,8 +282,10 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words_and_a_reset_take
     )
     log = shop.checkpoint / "segments/log.json"
     log.write_bytes(orjson.dumps({**orjson.loads(log.read_bytes()), "format": 1}))
-    for path in shop.folder.glob("*/_semel/*.committed"):
-        path.write_bytes(orjson.dumps({"number": orjson.loads(path.read_bytes())["number"]}))
+    for commits in shop.folder.glob("*/_semel/*.commits"):
+        (newest,) = commits.iterdir()
+        commits.with_suffix(".committed").write_bytes(orjson.dumps({"number": int(newest.name)}))
+        shutil.rmtree(commits)
     shop.orders(1)
     assert "an earlier version of Semel" in shop.refused()
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0

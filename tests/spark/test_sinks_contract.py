@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import SemelError
+from semel.spark import crash_points
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, MicroBatch, Sink, SinkError
 from spark.sinks_support import (
@@ -118,6 +119,26 @@ def test_a_zombie_that_commits_its_own_attempts_late_changes_nothing(any_table: 
     zombie.commit(batch(0), late)
     assert any_table.ids() == ["a", "b", "c"]
     assert committed(after, batch(1))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "parquet-s3"])
+def test_a_driver_that_stands_still_in_its_commit_takes_back_none_of_those_that_follow(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _table(kind, request, tmp_path)
+    zombie, after = table.driver(), table.driver()
+    late = write(zombie, 0, [orders("a")])
+
+    def stand_still(point: str) -> None:
+        assert point == "during-commit"
+        monkeypatch.setattr(crash_points, "on_point", None)
+        put(after, 0, [orders("a")])
+        put(after, 1, [orders("b")])
+
+    monkeypatch.setattr(crash_points, "on_point", stand_still)
+    zombie.commit(batch(0), late)
+    assert after.last(PIPELINE) == Commit(1)
+    assert table.ids() == ["a", "b"]
 
 
 def test_a_table_tells_the_last_batch_of_a_pipeline_and_what_it_was_made_of(any_table: Table) -> None:

@@ -199,11 +199,11 @@ def test_notes_do_not_pile_up(dead: DeadLetterQueue) -> None:
     sink = dead.driver()
     for number in range(3):
         put(sink, number, [rejected(message(number))], [])
-    assert [path.name for path in (dead.checkpoint / "rejects").iterdir()] == ["committed.json"]
+    assert [path.name for path in (dead.checkpoint / "rejects").iterdir()] == ["commits"]
     (dead.checkpoint / "rejects" / "b0000000001-t0000").write_text("[]")
     (dead.checkpoint / "rejects" / "b0000000003-t0000").write_text('["m-3"]')
     put(dead.driver(), 3, [rejected(message(3))])
-    assert [path.name for path in (dead.checkpoint / "rejects").iterdir()] == ["committed.json"]
+    assert [path.name for path in (dead.checkpoint / "rejects").iterdir()] == ["commits"]
     assert dead.bodies() == [0, 1, 2]
 
 

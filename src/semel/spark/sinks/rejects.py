@@ -20,6 +20,7 @@ import pyarrow as pa
 from semel.errors import Unavailable
 from semel.messages import dead_letter_attributes as own_attributes
 from semel.spark.segments.storage import Store
+from semel.spark.sinks.commit_log import CommitLog
 from semel.spark.sinks.contract import (
     Commit,
     MicroBatch,
@@ -44,7 +45,6 @@ TABLE: Final = pa.schema(
     [*arrow_columns(REJECTED[:3]), *_REASON, *arrow_columns(REJECTED[3:]), pa.field("rejected_at", UTC_TIME)]
 )
 _FOLDER: Final = "rejects"
-_COMMITTED: Final = f"{_FOLDER}/committed.json"
 _NOTE: Final = re.compile(rf"{_FOLDER}/b(\d+)-t\d+\Z")
 _AT_ONCE: Final = 500  # messages in memory as entries to send
 
@@ -133,6 +133,7 @@ class RejectQueue:
         profile: str | None = None,
     ) -> None:
         self._store = store_at(checkpoint)
+        self._commits = _commit_log(self._store)
         self._queue, self._sources = queue, tuple(sources)
         self._address: Address = (endpoint_url, region, profile)
         self._targets: dict[str, str] | None = None
@@ -143,7 +144,7 @@ class RejectQueue:
 
     def open(self, schema: pa.Schema | None = None) -> None:  # noqa: ARG002 - rejects have a schema of their own
         self._targets = self._find_targets(client_for(self._address))
-        last = _last(self._store)
+        last = self._commits.last()
         if last is not None:
             notes = [(name, _NOTE.match(name)) for name in self._store.names(_FOLDER)]
             self._store.delete([name for name, note in notes if note and int(note[1]) <= last.number])
@@ -158,7 +159,7 @@ class RejectQueue:
         """A queue may have several senders."""
 
     def last(self, pipeline: str) -> Commit | None:  # noqa: ARG002 - its folder is in the pipeline's checkpoint
-        return _last(self._store)
+        return self._commits.last()
 
     def writer(self, batch: MicroBatch) -> RejectQueueWriter:
         if self._targets is None:
@@ -168,7 +169,7 @@ class RejectQueue:
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
         notes = [result.payload["note"] for result in results_with_rows(batch, written)]
         if notes and not already_committed(self.name, self.last(batch.pipeline), batch):
-            self._store.put(_COMMITTED, orjson.dumps({"number": batch.number, "content": batch.content}))
+            self._commits.record(batch)
             self._store.delete(notes)
 
     def close(self) -> None:
@@ -198,13 +199,9 @@ def by_url_and_name(targets: Mapping[str, str]) -> dict[str, str]:
     return dict(targets) | {name: target for name, target in by_name if names.count(name) == 1}
 
 
-def _last(store: Store) -> Commit | None:
-    """The last batch that had rejects and was committed."""
-    data = store.read(_COMMITTED)
-    if data is None:
-        return None
-    note = orjson.loads(data)
-    return Commit(int(note["number"]), note.get("content", ""))
+def _commit_log(store: Store) -> CommitLog:
+    """The batches that had rejects."""
+    return CommitLog(store, f"{_FOLDER}/commits", former=f"{_FOLDER}/committed.json")
 
 
 def _redrive_target(queue: Queue, attributes: Mapping[str, str]) -> str:
@@ -235,7 +232,7 @@ class RejectQueueWriter:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if known is None and (last := _last(store)) is not None and last.number >= self.number:
+            if known is None and (last := _commit_log(store).last()) is not None and last.number >= self.number:
                 break  # a late task: another driver has committed the batch
             known = _noted(store, note) if known is None else known
             new = [row for row in flattened(batch).to_pylist(maps_as_pydicts="lossy") if row["message_id"] not in known]

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from semel.spark import crash_points
 from semel.spark.segments.storage import Store, open_store
+from semel.spark.sinks.commit_log import CommitLog
 from semel.spark.sinks.contract import (
     Commit,
     InvalidRow,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # executors need no models of the file
 THREADS: Final = 4
 NOTE_IDS: Final = 500  # ids in one note, a small write
 NOTE_SECONDS: Final = 1.0  # and no id waits for longer than this while messages are sent
-KEPT_COMMITS: Final = 100  # a late task's old batch is known as committed
 SENT: Final = "sent"
 COMMITS: Final = "commits"
 
@@ -147,6 +147,7 @@ class QueueSink:
         profile: str | None = None,
     ) -> None:
         self._store = open_store(progress)
+        self._commits = CommitLog(self._store, COMMITS)
         self._address: Address = (endpoint_url, region, profile)
         self._reference = queue
         self._queue = client_for(self._address).queue(queue)
@@ -176,8 +177,7 @@ class QueueSink:
         """A queue may have several senders."""
 
     def last(self, pipeline: str) -> Commit | None:  # noqa: ARG002 - its folder is in the pipeline's checkpoint
-        names = self._store.names(COMMITS)
-        return Commit(_number(names[-1]), (self._store.read(names[-1]) or b"").decode()) if names else None
+        return self._commits.last()
 
     def writer(self, batch: MicroBatch) -> QueueWriter:
         if self._columns is None:
@@ -195,12 +195,10 @@ class QueueSink:
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
         results_with_rows(batch, written)
         if not already_committed(self.name, self.last(batch.pipeline), batch):
-            self._store.put(f"{COMMITS}/{batch.number:010d}", batch.content.encode())
+            self._commits.record(batch)
         crash_points.reached("during-commit")
         # Also what a late task has recorded for a batch that was committed before.
         self._store.delete([name for name in self._store.names(SENT) if _number(name) <= batch.number])
-        old = [name for name in self._store.names(COMMITS) if _number(name) <= batch.number - KEPT_COMMITS]
-        self._store.delete(old)
 
     def close(self) -> None:
         pass

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from semel.spark import crash_points
 from semel.spark.segments.storage import LocalStore, Store
+from semel.spark.sinks.commit_log import CommitLog
 from semel.spark.sinks.contract import (
     Commit,
     ForeignTable,
@@ -60,7 +61,6 @@ class ParquetWriter:
     number: int
     schema: pa.Schema
     compression: str
-    commit_file: str
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
         rows = shaped(batches, self.schema, self.table)
@@ -70,7 +70,7 @@ class ParquetWriter:
         name = _file_name(self.prefix, self.number, task)
         store, rows = store_at(self.url), chain((first,), rows)
         if not isinstance(store, LocalStore):
-            last = _last(store, self.commit_file)
+            last = _commit_log(store, self.prefix).last()
             if last is not None and last.number >= self.number:
                 return Written(task, attempt, 0, 0)  # a late task: another driver has committed the batch
             data, count = encode(rows, self.schema, self.compression)
@@ -118,14 +118,14 @@ class ParquetSink:
 
     def check_owner(self, pipeline: str | None) -> None:
         prefix = None if pipeline is None else self._file_prefix(pipeline)
-        if pipeline is not None and self._store.read(self._commit_file(pipeline)) is not None:
+        if pipeline is not None and self.last(pipeline) is not None:
             return
         names = [name for name in self._entries() if not name.startswith(("_", "."))]
         if names and not (prefix is not None and any(name.startswith(prefix) for name in names)):
             raise ForeignTable(self.name, f"the folder holds {names[0]}{' and more' if len(names) > 1 else ''}")
 
     def last(self, pipeline: str) -> Commit | None:
-        return _last(self._store, self._commit_file(pipeline))
+        return _commit_log(self._store, self._file_prefix(pipeline)).last()
 
     def writer(self, batch: MicroBatch) -> ParquetWriter:
         if self._schema is None:
@@ -137,7 +137,6 @@ class ParquetSink:
             batch.number,
             self._schema,
             self._compression,
-            self._commit_file(batch.pipeline),
         )
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
@@ -151,8 +150,7 @@ class ParquetSink:
         prefix = self._file_prefix(batch.pipeline)
         self._store.delete([_file_name(prefix, batch.number, task) for task in empty])
         crash_points.reached("during-commit")
-        note = orjson.dumps({"number": batch.number, "content": batch.content})
-        self._store.put(self._commit_file(batch.pipeline), note)
+        _commit_log(self._store, prefix).record(batch)
         if isinstance(self._store, LocalStore):
             self._remove_leftovers(self._store.root, batch)
 
@@ -161,9 +159,6 @@ class ParquetSink:
 
     def _file_prefix(self, pipeline: str) -> str:
         return f"{self._prefix}-{pipeline_tag(pipeline)}"
-
-    def _commit_file(self, pipeline: str) -> str:
-        return f"{INTERNAL}/{self._file_prefix(pipeline)}.committed"
 
     def _entries(self) -> list[str]:
         """All that is in the folder: to readers it is one table."""
@@ -228,12 +223,8 @@ def _file_name(prefix: str, number: int, task: int) -> str:
     return f"{prefix}-b{number:010}-t{task:04}.parquet"
 
 
-def _last(store: Store, commit_file: str) -> Commit | None:
-    data = store.read(commit_file)
-    if data is None:
-        return None
-    note = orjson.loads(data)
-    return Commit(int(note["number"]), note.get("content", ""))
+def _commit_log(store: Store, prefix: str) -> CommitLog:
+    return CommitLog(store, f"{INTERNAL}/{prefix}.commits", former=f"{INTERNAL}/{prefix}.committed")
 
 
 def _encode_schema(schema: pa.Schema) -> bytes:
