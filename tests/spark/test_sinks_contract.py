@@ -121,7 +121,7 @@ def test_a_zombie_that_commits_its_own_attempts_late_changes_nothing(any_table: 
     assert committed(after, batch(1))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "parquet-s3"])
+@pytest.mark.parametrize("kind", ["parquet", "parquet-s3", "delta", "delta-s3"])
 def test_a_driver_that_stands_still_in_its_commit_takes_back_none_of_those_that_follow(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
