@@ -27,7 +27,7 @@ from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
 from semel.spark.source.sqs_clock import SqsClock, sqs_time
-from simulation.spark_sink import SimulatedSink, SimulatedWriter, as_rows
+from simulation.spark_sink import SimulatedSink, as_rows
 from simulation.spark_store import SEGMENTS, Bucket, SparkProcess
 from simulation.spark_threads import Waiters
 
@@ -285,10 +285,7 @@ class Job:
                 monotonic=process.monotonic,
             )
             writer, rejects = (
-                None
-                if made is None
-                else cast("SimulatedWriter", made).connected(process, world.perils, world.sink_faults)
-                for made in (task.writer, task.rejects)
+                None if made is None else world.connected(made, process) for made in (task.writer, task.rejects)
             )
             number = attempt.assignment.task
             with closing(cast("Generator[pa.Table]", source.tables())) as tables:  # now, and not when it is collected

@@ -5,6 +5,7 @@ A mutant is a patch of the product's own code, undone at the end of its `with` b
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,7 +20,9 @@ from semel.spark.segments import codec, segment_log
 from semel.spark.segments.codec import Meta
 from semel.spark.segments.model import Committed, Sealed, SegmentAck, SegmentId, folder
 from semel.spark.segments.segment_log import SegmentLog
+from semel.spark.sinks import commit_log
 from semel.spark.sinks.contract import Commit, MicroBatch
+from semel.spark.sinks.parquet import sink as parquet
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.claims import LedgerClaims
@@ -33,6 +36,7 @@ from simulation import spark_sink
 
 Mutant = Callable[[], Any]
 MUTANTS: Final[dict[str, Mutant]] = {}
+PARQUET_MUTANTS: Final[dict[str, Mutant]] = {}  # of the sink
 # One schedule of some thousand shows these. `make proof` gives them ten times as many as the others.
 RARE: Final = frozenset(
     {
@@ -49,6 +53,11 @@ RARE: Final = frozenset(
 
 def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
     MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
+    return make
+
+
+def parquet_mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+    PARQUET_MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
     return make
 
 
@@ -424,4 +433,35 @@ def a_segment_has_the_fence_of_a_claim_and_not_its_key() -> Iterator[None]:
         (columns, "table", table),
         (LedgerClaims, "_sealed_key", lambda self, _id, key: f"{self._queue.scope}/{key}"),
     ):
+        yield
+
+
+# The Parquet sink.
+
+
+@parquet_mutant
+def a_late_commit_takes_back_those_that_followed() -> Iterator[None]:
+    def record(self: Any, batch: MicroBatch) -> None:
+        own = f"{self._folder}/{batch.number:010d}"
+        self._store.put(own, batch.content.encode())
+        self._store.delete([name for name in self._store.names(self._folder) if name != own])
+
+    with patched((commit_log.CommitLog, "record", record)):
+        yield
+
+
+@parquet_mutant
+def each_attempt_of_a_task_has_a_file_of_its_own() -> Iterator[None]:
+    real, count = parquet._file_name, itertools.count()
+
+    def file_name(prefix: str, number: int, task: int) -> str:
+        return real(prefix, number, task).replace(".parquet", f"-{next(count)}.parquet")
+
+    with patched((parquet, "_file_name", file_name)):
+        yield
+
+
+@parquet_mutant
+def the_commit_of_a_batch_is_not_recorded() -> Iterator[None]:
+    with patched((commit_log.CommitLog, "record", lambda _self, _batch: None)):
         yield

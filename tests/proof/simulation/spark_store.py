@@ -25,6 +25,7 @@ PERILS: Final = {"crash before": 10, "crash after": 10, "pause before": 6, "paus
 PAUSES: Final = (2.0, 15.0, 50.0, 170.0)
 LATE: Final = (0.5, 3.0, 8.0)  # seconds after which a request lands whose sender has given up
 SEGMENTS: Final = "segments/"
+SINK_COMMITS: Final = ".commits/"  # of a sink that is a folder
 
 
 class SparkProcess(Process):
@@ -230,6 +231,8 @@ class SimulatedStore(Remote):
         return StorageUnavailable(f"{self.url}: {what}")
 
     def put(self, name: str, data: bytes) -> None:
+        if SINK_COMMITS in name:
+            self._perils.slow_commit(self._process)
         self._slow_seal(name)
         self._call(("put", name), lambda: self._written(self._bucket.put, name, data))
 

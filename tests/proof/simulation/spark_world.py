@@ -35,7 +35,7 @@ from simulation.spark_driver import Driver
 from simulation.spark_patches import installed
 from simulation.spark_plan import Plan, drawn_plan
 from simulation.spark_rival import Rival
-from simulation.spark_sink import SINK_FAULTS, SimulatedSink, Table
+from simulation.spark_sink import SINK_FAULTS, SimulatedSink, SimulatedWriter, Table
 from simulation.spark_store import STORE_FAULTS, Bucket, Perils, SimulatedStore, SparkProcess
 from simulation.spark_threads import Waiters
 from simulation.spark_trouble import Trouble, run_reset
@@ -248,6 +248,10 @@ class SparkWorld:
             SimulatedSink(self.table, process, self.perils, self.sink_faults),
             SimulatedSink(self.rejects, process, self.perils, self.sink_faults),
         )
+
+    def connected(self, writer: SimulatedWriter, process: SparkProcess) -> SimulatedWriter:
+        """A writer as the task of this process has it."""
+        return writer.connected(process, self.perils, self.sink_faults)
 
     def queue(self, process: SparkProcess) -> Queue:
         client = SparkClient(self.broker, process, self.perils)

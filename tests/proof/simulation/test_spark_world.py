@@ -14,7 +14,8 @@ import pytest
 import suite
 from simulation.choices import Choices
 from simulation.search import Failure, World, first_failure, shrink
-from simulation.spark_mutants import MUTANTS, RARE
+from simulation.spark_mutants import MUTANTS, PARQUET_MUTANTS, RARE
+from simulation.spark_parquet import parquet_world
 from simulation.spark_plan import DESTRUCTIVE, EVENTS
 from simulation.spark_queries import queries_world
 from simulation.spark_world import spark_world
@@ -39,6 +40,10 @@ def test_whatever_happens_to_drivers_tasks_store_queue_and_sink_each_message_is_
     None
 ):
     check(spark_world, range(SEEDS))
+
+
+def test_whatever_happens_each_message_is_in_the_files_of_a_parquet_table_once() -> None:
+    check(parquet_world, range(SEEDS // 2))
 
 
 def test_of_two_queries_on_one_log_one_is_refused_and_no_message_is_lost() -> None:
@@ -67,6 +72,12 @@ def test_every_bug_that_is_put_into_the_source_on_purpose_is_found(name: str) ->
         failure = first_failure(spark_world, range(MUTANT_SEEDS))
     assert failure is not None, f"not found in {MUTANT_SEEDS} schedules"
     print(f"{name}: found after {failure[0]} schedules: {failure[2].violations[0]}")
+
+
+@pytest.mark.parametrize("name", PARQUET_MUTANTS)
+def test_every_bug_in_the_commits_of_the_parquet_sink_is_found(name: str) -> None:
+    with PARQUET_MUTANTS[name]():
+        assert first_failure(parquet_world, range(MUTANT_SEEDS)) is not None, f"not found in {MUTANT_SEEDS} schedules"
 
 
 def test_a_failing_schedule_is_made_shorter_and_still_shows_the_same() -> None:
