@@ -26,7 +26,9 @@ from semel.spark.pipeline.runner import Report, run
 from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.segments.model import Content, SegmentId
 from semel.spark.segments.segment_log import LogError, OtherQuery
-from semel.spark.sinks.contract import Commit, MicroBatch
+from semel.spark.sinks.contract import Commit, MicroBatch, Written
+from semel.spark.sinks.handlers.row_messages import NEEDED
+from semel.spark.sinks.handlers.sink import HandlerSink
 from semel.spark.sinks.parquet.sink import ParquetSink
 from semel.spark.sinks.rejects import RejectTable
 from semel.spark.source.planner import assignments
@@ -128,6 +130,30 @@ def rows_of(place: Intake) -> list[str]:
         start = end
     planner.stop()
     return rows
+
+
+def test_a_reset_leaves_in_their_queue_the_messages_that_a_handler_has_put_off(tmp_path: Path) -> None:
+    """They are not done, so that nobody may take them for deleted when they come back."""
+    with begun(tmp_path, ack="committed") as (place, checkpoint, record, _):
+        place.send("done", "put off")
+        planner = place.planner()
+        start = planner.initial()
+        end = planner.latest(start, 10)
+        (assignment,) = planner.assignments(start, end)
+        ids = {row["body"]: row["message_id"] for table in place.task(assignment).tables() for row in table.to_pylist()}
+        sink = HandlerSink("shop:app", str(tmp_path / "checkpoint" / "handler"))
+        sink.open(NEEDED)
+        content = agreement.DriverLog(place.log).content()
+        returned = {ids["put off"]: place.now() + 7}
+        sink.commit(MicroBatch(record.id, 0, content), [Written(0, "a", 1, 0, {"counts": {}, "returned": returned})])
+        planner.stop()  # the driver dies, and somebody removes Spark's progress
+
+        after = HandlerSink("shop:app", str(tmp_path / "checkpoint" / "handler"))
+        plan = agreement.plan_reset(checkpoint, record, place.log, [after])
+        assert (plan.ended, plan.loses) == ((1,), False)
+        now = agreement.reset(checkpoint, record, place.log, [after], plan)
+        place.clock.advance(place.options.visibility + 1)
+        assert rows_of(place.with_options(owner=now.query)) == ["put off"]
 
 
 def dies_before_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

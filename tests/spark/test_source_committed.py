@@ -153,6 +153,25 @@ def test_committed_remembers_what_was_delivered_to_two_tasks_of_a_batch(place: I
     assert len(ack.unconfirmed) == len(sealed) > 0
 
 
+def test_committed_remembers_nothing_as_deleted_that_the_sink_has_put_off(place: Intake) -> None:
+    """It was delivered to two tasks of its batch. When it comes back for its next attempt, it is no duplicate."""
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    first, second = planner.assignments(start, end)
+    ids = {row["body"]: row["message_id"] for table in two.task(first).tables() for row in table.to_pylist()}
+    two.clock.advance(two.options.visibility + 1)
+    two.run(second)
+    put_off = next(iter(ids))
+    two.log.give_back(0, {ids[put_off]: two.now()})
+    planner.committed(end)
+    (unconfirmed,) = two.log.unconfirmed_deletes().values()
+    assert set(unconfirmed) == set(ids.values()) - {ids[put_off]}
+    planner.stop()
+
+
 def test_committed_recognises_what_came_back_while_the_driver_was_away(place: Intake) -> None:
     late = place.with_options(ack="committed")
     late.send("a")

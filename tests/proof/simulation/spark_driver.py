@@ -27,7 +27,7 @@ from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.source.planner import Offset, Planner
 from semel.spark.source.reader import Assignment, SourceTask
 from semel.spark.source.sqs_clock import SqsClock, sqs_time
-from simulation.spark_sink import SimulatedSink, as_rows
+from simulation.spark_sink import SimulatedSink
 from simulation.spark_store import SEGMENTS, Bucket, SparkProcess
 from simulation.spark_threads import Waiters
 
@@ -289,7 +289,7 @@ class Job:
             )
             number = attempt.assignment.task
             with closing(cast("Generator[pa.Table]", source.tables())) as tables:  # now, and not when it is collected
-                rows = (as_rows(table, world.broker.names) for table in tables)
+                rows = (world.as_rows(table) for table in tables)
                 attempt.outcome = SinkTask(writer, rejects).run(rows, number, source.attempt)
             process.note("done,", attempt.outcome.rows, "rows")
         except SemelError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -22,6 +22,7 @@ from semel.spark.segments.model import Committed, Sealed, SegmentAck, SegmentId,
 from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.sinks import commit_log
 from semel.spark.sinks.contract import Commit, MicroBatch
+from semel.spark.sinks.handlers import sink as handlers
 from semel.spark.sinks.parquet import sink as parquet
 from semel.spark.source import columns
 from semel.spark.source.acknowledger import Acknowledger
@@ -37,6 +38,7 @@ from simulation import spark_sink
 Mutant = Callable[[], Any]
 MUTANTS: Final[dict[str, Mutant]] = {}
 PARQUET_MUTANTS: Final[dict[str, Mutant]] = {}  # of the sink
+HANDLER_MUTANTS: Final[dict[str, Mutant]] = {}  # of what handlers put off
 # One schedule of some thousand shows these. `make proof` gives them ten times as many as the others.
 RARE: Final = frozenset(
     {
@@ -47,6 +49,7 @@ RARE: Final = frozenset(
         "an available now query counts batches of earlier runs",
         "an acknowledged segment that is gone is replaced by other messages",
         "a task whose log was replaced deletes what it has sealed",
+        "a second driver goes on where the first one is at work",
     }
 )
 
@@ -58,6 +61,11 @@ def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
 
 def parquet_mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
     PARQUET_MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
+    return make
+
+
+def handler_mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+    HANDLER_MUTANTS[make.__name__.replace("_", " ")] = contextmanager(make)
     return make
 
 
@@ -464,4 +472,37 @@ def each_attempt_of_a_task_has_a_file_of_its_own() -> Iterator[None]:
 @parquet_mutant
 def the_commit_of_a_batch_is_not_recorded() -> Iterator[None]:
     with patched((commit_log.CommitLog, "record", lambda _self, _batch: None)):
+        yield
+
+
+# Handlers.
+
+
+@handler_mutant
+def what_is_put_off_is_deleted_with_its_batch() -> Iterator[None]:
+    with patched((SegmentLog, "returned", lambda _self: {})):
+        yield
+
+
+@handler_mutant
+def what_is_put_off_is_taken_for_deleted_if_two_tasks_had_it() -> Iterator[None]:
+    with patched((SegmentAck, "without", lambda self, _returned: self)):
+        yield
+
+
+@handler_mutant
+def a_reset_takes_what_is_put_off_for_deleted() -> Iterator[None]:
+    real = agreement._drop
+    with patched((agreement, "_drop", lambda log, batch, _returned: real(log, batch, ()))):
+        yield
+
+
+@handler_mutant
+def a_second_driver_goes_on_where_the_first_one_is_at_work() -> Iterator[None]:
+    def put(self: Any, state: Any) -> bool:
+        self._store.put(handlers._name(state.version), orjson.dumps(asdict(state)))
+        self._state = state
+        return True
+
+    with patched((handlers.HandlerSink, "_put", put)):
         yield

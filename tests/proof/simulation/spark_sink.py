@@ -43,7 +43,7 @@ class Table:
         return len(rows)
 
 
-class _Connection(Remote):
+class Connection(Remote):
     def __init__(self, table: Table, process: SparkProcess, perils: Perils, faults: CallFaults) -> None:
         super().__init__(process, perils, faults)
         self.table = table
@@ -61,11 +61,11 @@ class SimulatedWriter:
     def __init__(self, table: Table, batch: MicroBatch) -> None:
         self.table = table
         self.batch = batch
-        self.connection: _Connection | None = None
+        self.connection: Connection | None = None
 
     def connected(self, process: SparkProcess, perils: Perils, faults: CallFaults) -> SimulatedWriter:
         writer = SimulatedWriter(self.table, self.batch)
-        writer.connection = _Connection(self.table, process, perils, faults)
+        writer.connection = Connection(self.table, process, perils, faults)
         return writer
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
@@ -78,7 +78,7 @@ class SimulatedWriter:
         return Written(task, attempt, len(keys), 0, {"staged": name})
 
 
-class SimulatedSink(_Connection):
+class SimulatedSink(Connection):
     @property
     def name(self) -> str:
         return self.table.name

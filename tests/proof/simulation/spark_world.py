@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
+import pyarrow as pa
 
 from semel.errors import SemelError
 from semel.ledger.contract import Ledger
@@ -35,7 +36,7 @@ from simulation.spark_driver import Driver
 from simulation.spark_patches import installed
 from simulation.spark_plan import Plan, drawn_plan
 from simulation.spark_rival import Rival
-from simulation.spark_sink import SINK_FAULTS, SimulatedSink, SimulatedWriter, Table
+from simulation.spark_sink import SINK_FAULTS, SimulatedSink, SimulatedWriter, Table, as_rows
 from simulation.spark_store import STORE_FAULTS, Bucket, Perils, SimulatedStore, SparkProcess
 from simulation.spark_threads import Waiters
 from simulation.spark_trouble import Trouble, run_reset
@@ -252,6 +253,9 @@ class SparkWorld:
     def connected(self, writer: SimulatedWriter, process: SparkProcess) -> SimulatedWriter:
         """A writer as the task of this process has it."""
         return writer.connected(process, self.perils, self.sink_faults)
+
+    def as_rows(self, table: pa.Table) -> pa.RecordBatch:
+        return as_rows(table, self.broker.names)
 
     def queue(self, process: SparkProcess) -> Queue:
         client = SparkClient(self.broker, process, self.perils)

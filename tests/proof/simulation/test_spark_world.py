@@ -14,7 +14,8 @@ import pytest
 import suite
 from simulation.choices import Choices
 from simulation.search import Failure, World, first_failure, shrink
-from simulation.spark_mutants import MUTANTS, PARQUET_MUTANTS, RARE
+from simulation.spark_handlers import handler_world
+from simulation.spark_mutants import HANDLER_MUTANTS, MUTANTS, PARQUET_MUTANTS, RARE
 from simulation.spark_parquet import parquet_world
 from simulation.spark_plan import DESTRUCTIVE, EVENTS
 from simulation.spark_queries import queries_world
@@ -46,6 +47,10 @@ def test_whatever_happens_each_message_is_in_the_files_of_a_parquet_table_once()
     check(parquet_world, range(SEEDS // 2))
 
 
+def test_whatever_happens_to_a_checkpoint_each_message_is_handled_once_in_order_and_then_deleted() -> None:
+    check(handler_world, range(SEEDS // 2))
+
+
 def test_of_two_queries_on_one_log_one_is_refused_and_no_message_is_lost() -> None:
     check(queries_world, range(SEEDS // 3))
 
@@ -74,10 +79,16 @@ def test_every_bug_that_is_put_into_the_source_on_purpose_is_found(name: str) ->
     print(f"{name}: found after {failure[0]} schedules: {failure[2].violations[0]}")
 
 
-@pytest.mark.parametrize("name", PARQUET_MUTANTS)
-def test_every_bug_in_the_commits_of_the_parquet_sink_is_found(name: str) -> None:
-    with PARQUET_MUTANTS[name]():
-        assert first_failure(parquet_world, range(MUTANT_SEEDS)) is not None, f"not found in {MUTANT_SEEDS} schedules"
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        *((name, parquet_world) for name in PARQUET_MUTANTS),
+        *((name, handler_world) for name in HANDLER_MUTANTS if name not in RARE),
+    ],
+)
+def test_every_bug_in_the_commits_of_sinks_is_found(name: str, world: World) -> None:
+    with {**PARQUET_MUTANTS, **HANDLER_MUTANTS}[name]():
+        assert first_failure(world, range(MUTANT_SEEDS)) is not None, f"not found in {MUTANT_SEEDS} schedules"
 
 
 def test_a_failing_schedule_is_made_shorter_and_still_shows_the_same() -> None:

@@ -20,7 +20,7 @@ A driver that nobody has stopped may still be at work, so:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
@@ -32,7 +32,7 @@ from semel.spark.segments.codec import Meta, SegmentDamaged
 from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, task_count
 from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
-from semel.spark.sinks.contract import Commit, Sink
+from semel.spark.sinks.contract import Commit, ReturnsMessages, Sink
 from semel.spark.source.acknowledger import sent_times
 from semel.spark.source.columns import SEALED_COLUMNS
 from semel.version import __version__
@@ -233,9 +233,10 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
     if log.identity() is not None:
         log.hand_over(plan.query)
         _check_plan(plan, plan_reset(checkpoint, record, log, sinks), log)
+        returned = sinks[0].returned if isinstance(sinks[0], ReturnsMessages) else {}
         for batch in plan.ended:
             _drop_unplanned(log, batch)
-            _drop(log, batch)
+            _drop(log, batch, returned)
         if plan.batch is not None:
             _drop_unplanned(log, plan.batch)
         if plan.older_log:
@@ -344,9 +345,9 @@ def _is_deleted(log: SegmentLog, segment_id: SegmentId) -> bool:
     return bool(acks) and all(ack.deleted for ack in acks)
 
 
-def _drop(log: SegmentLog, batch: int) -> None:
+def _drop(log: SegmentLog, batch: int, returned: Collection[str]) -> None:
     """A batch is in the table: it ends, and those of its messages of which it is not sure that they are deleted are
-    remembered, so that they are recognised when they come back."""
+    remembered, so that they are recognised when they come back. `returned`: ids of messages that are to come back."""
     known, former = log.last_commit()
     unconfirmed, totals = {queue: dict(ids) for queue, ids in former.items()}, known.totals
     totals.batches += 1
@@ -355,13 +356,13 @@ def _drop(log: SegmentLog, batch: int) -> None:
         segment = _read(log, segment_id)
         acks = _acks(log, files, segment_id, segment)
         if segment is not None and not files.is_replaced(segment) and not any(ack.deleted for ack in acks):
-            rows = segment.without(acks[0].refused if acks else ())
+            rows = segment.without({*returned, *(acks[0].refused if acks else ())})
             count = len(rows.table)
             ack = acks[0] if acks else SegmentAck(segment.meta.queue, count, segment.table.nbytes, count)
             acks = [replace(ack, unconfirmed={**ack.unconfirmed, **sent_times(rows.table)})]
         for ack in acks:
             totals.add(ack)
-            unconfirmed.setdefault(ack.queue, {}).update(ack.unconfirmed)
+            unconfirmed.setdefault(ack.queue, {}).update(ack.without(returned).unconfirmed)
     log.finish(Committed(batch, totals), unconfirmed, files.names)
 
 

@@ -165,6 +165,10 @@ class SegmentAck:
     refused: tuple[str, ...] = ()
     attempt: str = ""
 
+    def without(self, returned: Collection[str]) -> SegmentAck:
+        """These are to come back, so their deletes are not in doubt: there are none."""
+        return replace(self, unconfirmed={id_: at for id_, at in self.unconfirmed.items() if id_ not in returned})
+
 
 @dataclass(frozen=True, slots=True)
 class Content:

@@ -142,7 +142,7 @@ class ReturnsMessages(Protocol):
     @property
     def returned(self) -> Mapping[str, float]:
         """By message id, of the batch that was committed last: until when the message stays hidden, in seconds since
-        1970. Known once the sink is open."""
+        1970. Works before `open`, too."""
 
     def arrange(self, rows: DataFrame) -> DataFrame:
         """Rows of FIFO queues: each group in one task."""

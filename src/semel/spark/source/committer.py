@@ -127,7 +127,7 @@ class BatchCommitter:
             ack = None if attempt is None else self._log.read_ack(segment_id, attempt)
             if ack is None or not ack.deleted:
                 ack = self._delete(segment_id, attempt, ack, returned)
-            acks.append(ack)
+            acks.append(ack.without(returned))
         return acks
 
     def _delete(

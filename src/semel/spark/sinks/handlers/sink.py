@@ -98,7 +98,7 @@ class HandlerSink:
 
     @property
     def returned(self) -> dict[str, float]:
-        return self.state.returned
+        return (self._state or self._latest()).returned
 
     def open(self, schema: pa.Schema) -> None:
         missing = [name for name in NEEDED.names if name not in schema.names]
