@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel.spark.sinks.contract import Writer
 from semel.spark.sinks.parquet import sink as parquet
 from semel.spark.sinks.parquet.sink import ParquetSink
 from simulation.choices import Choices
@@ -89,7 +90,7 @@ class ParquetWorld(SparkWorld):
         sink._schema = SCHEMA
         return sink, SimulatedSink(self.rejects, process, self.perils, self.sink_faults)
 
-    def connected(self, writer: Any, process: SparkProcess) -> Any:
+    def connected(self, writer: Writer, process: SparkProcess) -> Writer:
         return writer if isinstance(writer, parquet.ParquetWriter) else super().connected(writer, process)
 
     def check_end(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import pyarrow as pa
@@ -21,6 +21,7 @@ from semel.messages.keys import scoped
 from semel.spark.pipeline.checkpoint import Checkpoint
 from semel.spark.pipeline.query_failures import kind_of
 from semel.spark.segments.codec import SegmentDamaged
+from semel.spark.sinks.contract import Writer
 from semel.spark.source.claims import KeyClaims, LedgerClaims
 from semel.spark.source.planner import Planner
 from semel.sqs import Queue
@@ -250,9 +251,9 @@ class SparkWorld:
             SimulatedSink(self.rejects, process, self.perils, self.sink_faults),
         )
 
-    def connected(self, writer: SimulatedWriter, process: SparkProcess) -> SimulatedWriter:
+    def connected(self, writer: Writer, process: SparkProcess) -> Writer:
         """A writer as the task of this process has it."""
-        return writer.connected(process, self.perils, self.sink_faults)
+        return cast("SimulatedWriter", writer).connected(process, self.perils, self.sink_faults)
 
     def as_rows(self, table: pa.Table) -> pa.RecordBatch:
         return as_rows(table, self.broker.names)
