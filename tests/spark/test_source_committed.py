@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from semel.spark.segments.codec import SegmentDamaged
-from semel.spark.segments.model import BatchFiles, SegmentId
+from semel.spark.segments.model import BatchFiles, Sealed, SegmentId
 from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.source.planner import assignments
 from spark.intake import Intake, bodies, down, intake
@@ -151,6 +151,29 @@ def test_committed_remembers_what_was_delivered_to_two_tasks_of_a_batch(place: I
     ack = two.log.read_ack(SegmentId(1, 1, 0))
     assert ack is not None
     assert len(ack.unconfirmed) == len(sealed) > 0
+
+
+def test_committed_deletes_nothing_that_its_batch_has_sealed_though_the_log_is_replaced_meanwhile(
+    place: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    first, second = planner.assignments(start, planner.latest(start, 1_500))
+    two.run(first)
+    two.clock.advance(two.options.visibility + 1)
+    task = two.task(second)
+    look = task._check_not_replaced
+
+    def look_for_the_last_time(sealed: Sealed) -> None:
+        look(sealed)
+        two.store.delete([name for name in two.store.names("b0000000001") if "t0000" in name])
+
+    monkeypatch.setattr(task, "_check_not_replaced", look_for_the_last_time)
+    list(task.tables())
+    planner.stop()
+    assert sum(two.waiting()) == 1_500
 
 
 def test_committed_remembers_nothing_as_deleted_that_the_sink_has_put_off(place: Intake) -> None:

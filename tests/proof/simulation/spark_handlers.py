@@ -23,6 +23,7 @@ from semel.spark.sinks.contract import Written
 from semel.spark.sinks.handlers import sink as handlers
 from semel.spark.sinks.handlers.executor_app import AppReference
 from semel.spark.sinks.handlers.row_messages import NEEDED
+from semel.spark.source.options import ReadOptions
 from semel.verify.history import EventKind
 from semel.verify.history_rules import check
 from simulation.choices import Choices
@@ -126,6 +127,7 @@ class HandlerDriver(Driver):
 class HandlerWorld(SparkWorld):
     def __init__(self, choices: Choices) -> None:
         super().__init__(choices)
+        self.settings = self._settings()
         self.done: set[str] = set()  # what the ledger has
         self.table = Table("ledger")
         self.checks = HandlerChecks(self)
@@ -163,7 +165,12 @@ class HandlerWorld(SparkWorld):
     def deploy(self) -> None:
         """With other numbers of receivers and seconds; there is one way to acknowledge."""
         super().deploy()
-        self.settings = replace(self.settings, ack="committed")
+        self.settings = self._settings()
+
+    def _settings(self) -> ReadOptions:
+        """One receiver for FIFO, as then a batch has each group in the order that SQS gave it out in."""
+        receivers = 1 if self.plan.fifo else self.settings.receivers
+        return replace(self.settings, ack="committed", receivers=receivers)
 
     def handle(self, key: str) -> float | None:
         """None: it is done. Else it is put off: when it is due."""

@@ -125,6 +125,7 @@ class SourceTask:
         self._at_end.callback(self._acknowledger.close)
         self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
         self._unconfirmed: frozenset[str] | None = None
+        self._not_committed: set[str] = set()  # what others of the batch had sealed when this task looked
         self._part = 0
         self._tasks = 0  # of the batch
 
@@ -237,8 +238,9 @@ class SourceTask:
         if self._unconfirmed is None:
             self._unconfirmed = frozenset(self._unconfirmed_deletes() if self.assignment.unconfirmed else ())
         # What another task has sealed was delivered before, to that task; SQS counts deliveries.
-        again = self.assignment.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages)
-        return self._unconfirmed.union(self._sealed_by_others()) if again else self._unconfirmed
+        if self.assignment.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages):
+            self._not_committed.update(self._sealed_by_others())
+        return self._unconfirmed | self._not_committed
 
     def _unconfirmed_deletes(self) -> Collection[str]:
         return self.log.unconfirmed_deletes().get(queue_id(self.queue), {})
@@ -368,9 +370,9 @@ class SourceTask:
         )
         again = [*sifted.redelivered, *sifted.done]
         if self.options.ack == "committed" and again:
-            # What this very batch has sealed is not committed yet. Its driver will delete it, but not by the newest
-            # receipt, as it was delivered since: SQS may forget such a delete.
-            not_committed = frozenset(self._sealed_by_others())
+            # What this very batch has sealed is not committed yet, whatever became of its log since. Its driver will
+            # delete it, but not by the newest receipt, as it was delivered since: SQS may forget such a delete.
+            not_committed = self._not_committed.union(self._sealed_by_others())
             held = [m for m in again if m.message.message_id in not_committed]
             again = [m for m in again if m.message.message_id not in not_committed]
             ack = replace(ack, unconfirmed=sent_times(columns.table(held, self._label, ())))
