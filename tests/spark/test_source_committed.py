@@ -10,8 +10,19 @@ import pytest
 from semel.spark.segments.codec import SegmentDamaged
 from semel.spark.segments.model import BatchFiles, Sealed, SegmentId
 from semel.spark.segments.segment_log import SegmentLog
-from semel.spark.source.planner import assignments
+from semel.spark.source.planner import Offset, Planner, assignments
+from semel.spark.source.reader import Assignment
 from spark.intake import Intake, bodies, down, intake
+
+
+def of_two_tasks(place: Intake) -> tuple[Intake, Planner, Offset, list[Assignment]]:
+    """A batch of 1,500 messages that is planned, and not run yet."""
+    two = place.with_options(ack="committed", receivers=2)
+    two.send(*map(str, range(1_500)))
+    planner = two.planner()
+    start = planner.initial()
+    end = planner.latest(start, 1_500)
+    return two, planner, end, planner.assignments(start, end)
 
 
 def test_committed_deletes_only_what_the_sink_has(place: Intake) -> None:
@@ -138,12 +149,7 @@ def test_committed_deletes_nothing_that_a_batch_has_sealed_before_it_is_committe
 
 def test_committed_remembers_what_was_delivered_to_two_tasks_of_a_batch(place: Intake) -> None:
     """The driver deletes by the receipt of the first, which is not the newest: SQS may forget such a delete."""
-    two = place.with_options(ack="committed", receivers=2)
-    two.send(*map(str, range(1_500)))
-    planner = two.planner()
-    start = planner.initial()
-    end = planner.latest(start, 1_500)
-    first, second = planner.assignments(start, end)
+    two, planner, _, (first, second) = of_two_tasks(place)
     sealed = two.run(first)
     two.clock.advance(two.options.visibility + 1)
     two.run(second)
@@ -156,11 +162,7 @@ def test_committed_remembers_what_was_delivered_to_two_tasks_of_a_batch(place: I
 def test_committed_deletes_nothing_that_its_batch_has_sealed_though_the_log_is_replaced_meanwhile(
     place: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = place.with_options(ack="committed", receivers=2)
-    two.send(*map(str, range(1_500)))
-    planner = two.planner()
-    start = planner.initial()
-    first, second = planner.assignments(start, planner.latest(start, 1_500))
+    two, planner, _, (first, second) = of_two_tasks(place)
     two.run(first)
     two.clock.advance(two.options.visibility + 1)
     task = two.task(second)
@@ -178,12 +180,7 @@ def test_committed_deletes_nothing_that_its_batch_has_sealed_though_the_log_is_r
 
 def test_committed_remembers_nothing_as_deleted_that_the_sink_has_put_off(place: Intake) -> None:
     """It was delivered to two tasks of its batch. When it comes back for its next attempt, it is no duplicate."""
-    two = place.with_options(ack="committed", receivers=2)
-    two.send(*map(str, range(1_500)))
-    planner = two.planner()
-    start = planner.initial()
-    end = planner.latest(start, 1_500)
-    first, second = planner.assignments(start, end)
+    two, planner, end, (first, second) = of_two_tasks(place)
     ids = {row["body"]: row["message_id"] for table in two.task(first).tables() for row in table.to_pylist()}
     two.clock.advance(two.options.visibility + 1)
     two.run(second)

@@ -240,7 +240,7 @@ class SourceTask:
         # What another task has sealed was delivered before, to that task; SQS counts deliveries.
         if self.assignment.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages):
             self._not_committed.update(self._sealed_by_others())
-        return self._unconfirmed | self._not_committed
+        return self._unconfirmed | self._not_committed if self._not_committed else self._unconfirmed  # may be a million
 
     def _unconfirmed_deletes(self) -> Collection[str]:
         return self.log.unconfirmed_deletes().get(queue_id(self.queue), {})
