@@ -21,6 +21,7 @@ import pyarrow.dataset
 import pyarrow.fs
 from psycopg.rows import dict_row
 
+from semel.spark.segments.model import Content
 from semel.spark.sinks.contract import MicroBatch, Sink, Writer, Written
 from semel.spark.sinks.delta.sink import DeltaSink
 from semel.spark.sinks.parquet.sink import ParquetSink
@@ -68,6 +69,12 @@ def batch(number: int, pipeline: str = PIPELINE) -> MicroBatch:
     return MicroBatch(pipeline, number)
 
 
+def log_batch(number: int, place: int, seals: int = 0) -> MicroBatch:
+    """The batch that has this place in a segment log; `seals` stands for what it is made of."""
+    content = Content("0123456789ab", place, f"{seals:014x}")
+    return MicroBatch(PIPELINE, number, str(content), content.log_batch)
+
+
 def committed(sink: Sink, batch: MicroBatch) -> bool:
     """Whether the batch is in."""
     last = sink.last(batch.pipeline)
@@ -80,15 +87,15 @@ def run(writer: Writer, rows: Sequence[pa.RecordBatch], task: int = 0, attempt: 
     return Written.decode(there.write(iter(rows), task, attempt or uuid4().hex).encode())
 
 
-def write(sink: Sink, number: int, *tasks: Sequence[pa.RecordBatch]) -> list[Written]:
+def write(sink: Sink, number: int | MicroBatch, *tasks: Sequence[pa.RecordBatch]) -> list[Written]:
     """All tasks of a batch, each run once; not committed."""
-    writer = sink.writer(batch(number))
+    writer = sink.writer(number if isinstance(number, MicroBatch) else batch(number))
     return [run(writer, rows, task) for task, rows in enumerate(tasks)]
 
 
-def put(sink: Sink, number: int, *tasks: Sequence[pa.RecordBatch]) -> None:
+def put(sink: Sink, number: int | MicroBatch, *tasks: Sequence[pa.RecordBatch]) -> None:
     """A batch that goes well."""
-    sink.commit(batch(number), write(sink, number, *tasks))
+    sink.commit(number if isinstance(number, MicroBatch) else batch(number), write(sink, number, *tasks))
 
 
 def put_by_spark(sink: Sink, number: int, df: DataFrame) -> list[Written]:

@@ -55,6 +55,8 @@ def bad(id_: str, reason: str = "not JSON: line 1") -> dict[str, Any]:
 class NoLog:
     """The rows of these batches are from no segment log."""
 
+    id = ""
+
     def content(self) -> str:
         return ""
 
@@ -463,18 +465,35 @@ def test_a_batch_that_the_table_has_under_an_earlier_number_is_not_committed_aga
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the simulation: an offset of another driver had replaced the one that the batch was committed under."""
-
-    class Log(NoLog):
-        def content(self) -> str:
-            return "log/7/seals"
-
-    sink = ParquetSink(str(tmp_path / "rows"))
-    sink.open(pa.schema([]))
-    monkeypatch.setattr("semel.spark.pipeline.micro_batch.outcomes_of", lambda *_: [])
-    batches = Batches(ID, sink, None, Log(), lambda *_: None)
+    sink = empty_table(tmp_path, monkeypatch)
     rows = cast("DataFrame", None)
+    batches = Batches(ID, sink, None, SeventhBatch(), lambda *_: None, first_log_batch=7)
     batches(rows, 0)
     batches(rows, 0)
     with pytest.raises(Disagreement, match="as batch 0, and Spark has run it as batch 1"):
-        batches(rows, 1)
+        Batches(ID, sink, None, SeventhBatch(), lambda *_: None, base=1, first_log_batch=7)(rows, 0)
     assert sink.last(ID) == Commit(0, "log/7/seals")
+
+
+def test_a_batch_that_is_another_one_of_the_log_than_its_files_are_named_for_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = empty_table(tmp_path, monkeypatch)
+    batches = Batches(ID, sink, None, SeventhBatch(), lambda *_: None, first_log_batch=6)
+    with pytest.raises(Disagreement, match="run batch 0 as log-b0000000006 of the segment log, where log-b0000000007"):
+        batches(cast("DataFrame", None), 0)
+    assert sink.last(ID) is None
+
+
+class SeventhBatch(NoLog):
+    id = "log"
+
+    def content(self) -> str:
+        return "log/7/seals"
+
+
+def empty_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParquetSink:
+    monkeypatch.setattr("semel.spark.pipeline.micro_batch.outcomes_of", lambda *_: [])
+    sink = ParquetSink(str(tmp_path / "rows"))
+    sink.open(pa.schema([]))
+    return sink

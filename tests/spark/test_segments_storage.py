@@ -101,6 +101,15 @@ def test_names_are_listed_by_folder_and_deleted_with_it(store: Store) -> None:
     store.delete([])
 
 
+def test_names_are_listed_by_what_they_begin_with(store: Store) -> None:
+    assert store.names_with("t-") == []
+    for name in ("t-1/x", "t-b0", "t-b1-t0", "t-b1-t1", "t-b10-t0", "t-b2", "_of/t-b1-t0", "_of/t-b2-t0"):
+        store.put(name, b"")
+    assert store.names_with("t-b1-t") == ["t-b1-t0", "t-b1-t1"]
+    assert store.names_with("_of/t-b1-") == ["_of/t-b1-t0"]
+    assert store.names_with("u") == []
+
+
 def test_a_store_that_was_pickled_reads_the_same_files(s3: str) -> None:
     store = open_store(f"{s3}/pickled/log", 30.0)
     store.put("a", b"1")

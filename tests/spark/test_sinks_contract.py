@@ -26,6 +26,7 @@ from spark.sinks_support import (
     committed,
     delta_table,
     every_type,
+    log_batch,
     orders,
     parquet_table,
     postgres_table,
@@ -119,6 +120,29 @@ def test_a_zombie_that_commits_its_own_attempts_late_changes_nothing(any_table: 
     zombie.commit(batch(0), late)
     assert any_table.ids() == ["a", "b", "c"]
     assert committed(after, batch(1))
+
+
+def test_a_batch_to_which_a_reset_gave_another_number_is_in_once(any_table: Table) -> None:
+    """Also if the table has files of its first run, as in a bucket, and if it had more tasks then."""
+    put(any_table.driver(), log_batch(0, 6), [orders("z")], [orders("y")], [orders("x")])
+    write(any_table.driver(), log_batch(1, 7), [orders("a")], [orders("b")], [orders("c")], [orders("d")])
+    after = any_table.driver()
+    put(after, log_batch(2, 7), [orders("a"), orders("b")], [], [orders("c", "d")])
+    put(after, log_batch(3, 8), [orders("e")])
+    assert any_table.ids() == ["a", "b", "c", "d", "e", "x", "y", "z"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "parquet-s3"])
+@pytest.mark.parametrize("place", [7, 6])
+def test_what_is_committed_of_a_batch_stays_if_it_is_made_of_other_segments_after_a_reset(
+    kind: str, place: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """As rejects of which a segment was lost since; or the log was replaced by an older copy."""
+    table = _table(kind, request, tmp_path)
+    put(table.driver(), log_batch(0, 6), [orders("z")])
+    put(table.driver(), log_batch(1, 7), [orders("a")], [orders("b")])
+    put(table.driver(), log_batch(2, place, seals=1), [orders("a")])
+    assert table.ids() == ["a", "a", "b", "z"]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "parquet-s3", "delta", "delta-s3"])

@@ -63,7 +63,10 @@ class MemoryStore:
         return self.files.get(name)
 
     def names(self, folder: str = "") -> list[str]:
-        return sorted(name for name in self.files if name.startswith(folder))
+        return self.names_with(folder)
+
+    def names_with(self, prefix: str) -> list[str]:
+        return sorted(name for name in self.files if name.startswith(prefix))
 
     def delete(self, names: Any) -> None:
         for name in names:

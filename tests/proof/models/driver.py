@@ -80,6 +80,9 @@ class Files:
             return [self.last_commit[0]] if self.last_commit and folder == COMMITS else []
         return list(self._outside.call("list", folder))
 
+    def names_with(self, prefix: str) -> list[str]:
+        raise NotImplementedError  # a table asks this, and not a log
+
     def _note(self, name: str, data: bytes | None) -> None:
         if name.startswith(COMMITS) and data is not None:
             self.last_commit = name, data

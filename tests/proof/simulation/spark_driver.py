@@ -99,7 +99,14 @@ class Driver:
         sinks = world.sinks(self.process)
         record = self.opened(world.checkpoint(store), log, sinks)
         self.planner = self.planner_of(record.query, log)
-        run = Batches(record.id, *sinks, agreement.DriverLog(log), lambda *_: None, base=record.base)
+        run = Batches(
+            record.id,
+            *sinks,
+            agreement.DriverLog(log),
+            lambda *_: None,
+            base=record.base,
+            first_log_batch=record.first_log_batch,
+        )
         self.spark(store, self.planner, run)
 
     def planner_of(self, owner: str | None, log: SegmentLog) -> Planner:

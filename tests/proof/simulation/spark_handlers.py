@@ -120,7 +120,15 @@ class HandlerDriver(Driver):
         checkpoint.keep(query.record)
         record = query.record
         self.planner = self.planner_of(record.query, log)
-        run = Batches(record.id, sink, None, agreement.DriverLog(log), lambda *_: None, base=record.base)
+        run = Batches(
+            record.id,
+            sink,
+            None,
+            agreement.DriverLog(log),
+            lambda *_: None,
+            base=record.base,
+            first_log_batch=record.first_log_batch,
+        )
         self.spark(store, self.planner, run)
 
 

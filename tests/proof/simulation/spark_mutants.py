@@ -462,8 +462,8 @@ def a_late_commit_takes_back_those_that_followed() -> Iterator[None]:
 def each_attempt_of_a_task_has_a_file_of_its_own() -> Iterator[None]:
     real, count = parquet._file_name, itertools.count()
 
-    def file_name(prefix: str, number: int, task: int) -> str:
-        return real(prefix, number, task).replace(".parquet", f"-{next(count)}.parquet")
+    def file_name(files: str, task: int) -> str:
+        return real(files, task).replace(".parquet", f"-{next(count)}.parquet")
 
     with patched((parquet, "_file_name", file_name)):
         yield

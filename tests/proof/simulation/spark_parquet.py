@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel.spark.segments.model import Content
 from semel.spark.sinks.contract import Writer
 from semel.spark.sinks.parquet import sink as parquet
 from semel.spark.sinks.parquet.sink import ParquetSink
@@ -39,7 +40,9 @@ class Folder(Bucket):
         super().put(name, data)
         if SINK_COMMITS in name and (number := numbered(name)) not in self._committed:
             self._committed.add(number)
-            self._world.checks.on_commit("table", self.rows_of(f"-b{number:010}-"))
+            content = Content.parse(data.decode())
+            assert content is not None
+            self._world.checks.on_commit("table", self.rows_of(f"-{content.log_batch}-"))
         self._check_commits()
 
     def delete(self, names: Iterable[str]) -> None:

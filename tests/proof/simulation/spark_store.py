@@ -260,6 +260,10 @@ class SimulatedStore(Remote):
         cut = len(self._prefix)
         return self._call(("list", folder), lambda: [name[cut:] for name in self._bucket.names(prefix)], changes=False)
 
+    def names_with(self, prefix: str) -> list[str]:
+        start, cut = self._prefix + prefix, len(self._prefix)
+        return self._call(("list", prefix), lambda: [name[cut:] for name in self._bucket.names(start)], changes=False)
+
     def delete(self, names: Iterable[str]) -> None:
         paths = [self._prefix + name for name in names]
         if paths:

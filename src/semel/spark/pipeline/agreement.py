@@ -52,6 +52,10 @@ class DriverLog:
         self._log = log
         self.committed = Committed()
 
+    @property
+    def id(self) -> str:
+        return self._log.id
+
     def content(self) -> str:
         """What the batch in progress is made of, once its tasks have run: it is the one after the last committed."""
         self.committed = self._log.committed()
@@ -246,7 +250,7 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
                 log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
             _give_up(log, name)
-    made = replace(record, query=plan.query, base=plan.base, version=__version__)
+    made = replace(record, query=plan.query, base=plan.base, first_log_batch=log.through() + 1, version=__version__)
     checkpoint.store.delete(checkpoint.store.names(QUERY))
     checkpoint.keep(made)
     return made

@@ -37,6 +37,7 @@ from semel.errors import SemelError
 from semel.spark import crash_points
 from semel.spark.pipeline.checkpoint import RESET, Disagreement
 from semel.spark.pipeline.micro_batch_task import RESULT, Outcome, Task
+from semel.spark.segments.model import Content, LogBatch
 from semel.spark.sinks.contract import Commit, MicroBatch, ReturnsMessages, Sink
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class StopAsked(Exception):
 class BatchLog(Protocol):
     """What a batch is made of, and what of it goes back to its queue: the segment log, as the driver sees it."""
 
+    @property
+    def id(self) -> str: ...
+
     def content(self) -> str:
         """What the batch in progress is made of, once its tasks have run."""
 
@@ -67,8 +71,8 @@ class Batches:
     """The function for `foreachBatch`. `done(number, began, outcomes)` is called for each batch that is committed;
     `check(number)` before that, when its tasks have run: it raises what speaks against the commit.
 
-    `base`: what to add to Spark's number of a batch, as a query that was reset begins at 0 again. `rejects`: None for
-    a pipeline that rejects nothing."""
+    `base`: the number, for the sinks, of Spark's batch 0, as a query that was reset begins at 0 again;
+    `first_log_batch`: its number in the log. `rejects`: None for a pipeline that rejects nothing."""
 
     def __init__(
         self,
@@ -79,12 +83,13 @@ class Batches:
         done: Done,
         *,
         base: int = 0,
+        first_log_batch: int = 1,
         check: Callable[[int], None] = lambda _: None,
         traced: bool = False,
     ) -> None:
         self._pipeline, self._sink, self._rejects, self._log = pipeline, sink, rejects, log
         self._done, self._check, self._traced = done, check, traced
-        self._base = base
+        self._base, self._first_log_batch = base, first_log_batch
         self._in_progress = threading.Lock()  # held while a batch runs
         self._stopping = False
         self.last: int | None = None  # the last batch that was committed in this run
@@ -117,7 +122,8 @@ class Batches:
         return self._in_progress.locked()
 
     def _run(self, df: DataFrame, number: int) -> None:
-        began, batch = time.time(), MicroBatch(self._pipeline, self._base + number)
+        began, log_batch = time.time(), LogBatch(self._log.id, self._first_log_batch + number)
+        batch = MicroBatch(self._pipeline, self._base + number, log_batch=log_batch)
         sink, rejects = self._sink, self._rejects
         last, last_rejects = sink.last(self._pipeline), None if rejects is None else rejects.last(self._pipeline)
         rows_in = is_in(sink, last, batch, self._log.content)
@@ -134,6 +140,7 @@ class Batches:
         if not rows_in:
             self._check(number)
         batch = replace(batch, content=self._log.content())
+        check_log_batch(batch)
         check_follows(sink, last, batch)
         if self._rejects is not None:
             check_follows(self._rejects, last_rejects, batch)
@@ -168,6 +175,16 @@ def is_in(sink: Sink, last: Commit | None, batch: MicroBatch, content: ContentOf
         f"{batch.number}, which is another one: the checkpoint is older than the table, or another driver runs on it. "
         f"Nothing was received or deleted for it. {RESET}"
     )
+
+
+def check_log_batch(batch: MicroBatch) -> None:
+    """That the log has made of the batch what its tasks took it for: they may have put files under that name."""
+    content = Content.parse(batch.content)
+    if content is not None and batch.log_batch is not None and content.log_batch != batch.log_batch:
+        raise Disagreement(
+            f"Spark has run batch {batch.number} as {batch.log_batch} of the segment log, where {content.log_batch} is "
+            f"in progress: the log was replaced, or another driver runs on it. Nothing of it is committed. {RESET}"
+        )
 
 
 def check_follows(sink: Sink, last: Commit | None, batch: MicroBatch) -> None:

@@ -171,12 +171,30 @@ class SegmentAck:
 
 
 @dataclass(frozen=True, slots=True)
+class LogBatch:
+    """A batch of a segment log. It is known before its tasks run, and a reset does not change it."""
+
+    log: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.log}-{folder(self.number)}"
+
+    def is_or_follows(self, other: LogBatch) -> bool:
+        return self.log == other.log and self.number >= other.number
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """What a batch is made of: it names the batch to a sink, and no other batch of any log has the same name."""
 
     log: str
     batch: int
     seals: str
+
+    @property
+    def log_batch(self) -> LogBatch:
+        return LogBatch(self.log, self.batch)
 
     def __str__(self) -> str:
         return f"{self.log}/{self.batch}/{self.seals}"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -106,6 +107,15 @@ class ObjectStore:
     def names(self, folder: str = "") -> list[str]:
         pages = self._call("list", folder, lambda store: list(obstore.list(store, folder or None)))
         return sorted(entry["path"] for page in pages for entry in page)
+
+    def names_with(self, prefix: str) -> list[str]:
+        def listed(store: Any) -> list[str]:
+            """The store lists in the order of the names, and can begin after one; its own prefixes end at a slash."""
+            names = (entry["path"] for page in obstore.list(store, offset=prefix) for entry in page)
+            return list(takewhile(lambda name: name.startswith(prefix), names))
+
+        names: list[str] = self._call("list", prefix, listed)
+        return names
 
     def delete(self, names: Iterable[str]) -> None:
         if paths := list(names):

@@ -140,6 +140,14 @@ class SegmentLog:
         read = self._read(IDENTITY, _Identity)
         return None if read is None else msgspec.structs.asdict(read)
 
+    @property
+    def id(self) -> str:
+        """Read once; empty while there is no log."""
+        if self._id is None:
+            identity = self.identity()
+            self._id = None if identity is None else identity["id"]
+        return self._id or ""
+
     def create(self, queues: tuple[str, ...], owner: str | None = None) -> dict[str, Any]:
         """The log's identity; made if there is none. `owner`: the query that it belongs to, where that has a name."""
         check = getattr(self.store, "check", None)
@@ -294,9 +302,6 @@ class SegmentLog:
         return self.content_of(batch, self.plan(batch), self.files(batch))
 
     def content_of(self, batch: int, plan: Mapping[str, Any] | None, files: BatchFiles) -> Content:
-        if self._id is None:
-            identity = self.identity()
-            self._id = None if identity is None else identity["id"]
         unplanned = () if plan is None else files.unplanned(task_count(plan))
         attempts = {}
         for segment_id in files.all:
@@ -305,7 +310,7 @@ class SegmentLog:
             if segment_id in files.replaced:
                 raise self.replaced(segment_id)
             attempts[segment_id] = files.acked.get(segment_id) or self._sealer(segment_id)
-        return Content.of(self._id or "", batch, attempts)
+        return Content.of(self.id, batch, attempts)
 
     def _sealer(self, segment_id: SegmentId) -> str:
         sealed = self.read(segment_id)

@@ -61,6 +61,9 @@ class Store(Protocol):
     def names(self, folder: str = "") -> list[str]:
         """The names under a folder, at any depth, in order."""
 
+    def names_with(self, prefix: str) -> list[str]:
+        """The names that begin with this. It costs what these are, and not what else there is."""
+
     def delete(self, names: Iterable[str]) -> None:
         """A name that is not there counts as deleted."""
 
@@ -122,6 +125,16 @@ class LocalStore:
         for path, _, files in os.walk(self.root / folder, onerror=self._not_listed):
             paths += [os.path.join(path, file) for file in files if not file.startswith(TEMPORARY)]
         return sorted(os.path.relpath(path, self.root) for path in paths)
+
+    def names_with(self, prefix: str) -> list[str]:
+        folder, _, start = prefix.rpartition("/")
+        try:
+            names = os.listdir(self.root / folder)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failed(folder, error) from error
+        return sorted(os.path.join(folder, name) for name in names if name.startswith(start))
 
     def delete(self, names: Iterable[str]) -> None:
         folders = set()

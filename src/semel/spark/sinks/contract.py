@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from semel.errors import PermissionDenied, SemelError, Unavailable
+from semel.spark.segments.model import LogBatch
 from semel.spark.segments.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -45,11 +46,14 @@ class SinkUnavailable(SinkError, Unavailable):
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """`pipeline`: its id, kept in its checkpoint. `number` only grows. `content` identifies the segments that the batch
-    is made of, once its tasks have run: another batch with the same number has another `content`."""
+    is made of, once its tasks have run: another batch with the same number has another `content`. `log_batch`: where
+    those segments are; it is known before, and stays the same if a reset gives the batch another number. None: the rows
+    are from no segment log."""
 
     pipeline: str
     number: int
     content: str = ""
+    log_batch: LogBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A folder of Parquet files in which any reader sees each row once, without a manifest.
 
-The rule: a file is named for (pipeline, batch, task), so a task that is written again replaces its rows by the same
-rows. On a file system, tasks write hidden files, and the driver's commit moves each into place atomically. An object
-store cannot move: there the task's own put makes the file appear.
+The rule: a file is named for (pipeline, batch of the segment log, task), so a task that is written again replaces its
+rows by the same rows, also after a reset. On a file system, tasks write hidden files, and the driver's commit moves
+each into place atomically. An object store cannot move: there the task's own put makes the file appear.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.spark import crash_points
+from semel.spark.segments.model import Content
 from semel.spark.segments.storage import LocalStore, Store
 from semel.spark.sinks.commit_log import CommitLog
 from semel.spark.sinks.contract import (
@@ -55,9 +56,12 @@ _BATCH: Final = re.compile(r"-b(\d+)-t")
 
 @dataclass(frozen=True, slots=True)
 class ParquetWriter:
+    """`files`: what the names of the batch's files begin with, and those of no other batch."""
+
     url: str
     table: str
     prefix: str
+    files: str
     number: int
     schema: pa.Schema
     compression: str
@@ -67,7 +71,7 @@ class ParquetWriter:
         first = next(rows, None)
         if first is None:
             return Written(task, attempt, 0, 0)
-        name = _file_name(self.prefix, self.number, task)
+        name = _file_name(self.files, task)
         store, rows = store_at(self.url), chain((first,), rows)
         if not isinstance(store, LocalStore):
             last = _commit_log(store, self.prefix).last()
@@ -76,7 +80,7 @@ class ParquetWriter:
             data, count = encode(rows, self.schema, self.compression)
             store.put(name, data)
             return Written(task, attempt, count, len(data), {"file": name})
-        hidden = f"{name}.{attempt_name(attempt)}"
+        hidden = f"{self.prefix}-b{self.number:010}-t{task:04}.{attempt_name(attempt)}"
         try:
             size, count = encode_file(store.root / _HIDDEN / hidden, rows, self.schema, self.compression)
         except OSError as error:
@@ -97,6 +101,7 @@ class ParquetSink:
         self._compression = compression
         self._prefix = prefix
         self._schema: pa.Schema | None = None
+        self._leftovers_removed = False
 
     @property
     def name(self) -> str:
@@ -134,31 +139,40 @@ class ParquetSink:
             self._store.url,
             self.name,
             self._file_prefix(batch.pipeline),
+            self._files(batch, self.last(batch.pipeline)),
             batch.number,
             self._schema,
             self._compression,
         )
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        results = results_with_rows(batch, written)
-        if already_committed(self.name, self.last(batch.pipeline), batch):
+        results, last = results_with_rows(batch, written), self.last(batch.pipeline)
+        if already_committed(self.name, last, batch):
             return
         if isinstance(self._store, LocalStore):
             self._publish(self._store.root, results)
-        # A dead run of the batch may have had rows for a task that has none now: constraints were changed in between.
-        empty = [result.task for result in written if not result.rows]
-        prefix = self._file_prefix(batch.pipeline)
-        self._store.delete([_file_name(prefix, batch.number, task) for task in empty])
+        self._remove_leftovers(self._files(batch, last), written)
         crash_points.reached("during-commit")
-        _commit_log(self._store, prefix).record(batch)
+        _commit_log(self._store, self._file_prefix(batch.pipeline)).record(batch)
         if isinstance(self._store, LocalStore):
-            self._remove_leftovers(self._store.root, batch)
+            self._remove_hidden(self._store.root, batch)
 
     def close(self) -> None:
         pass
 
     def _file_prefix(self, pipeline: str) -> str:
         return f"{self._prefix}-{pipeline_tag(pipeline)}"
+
+    def _files(self, batch: MicroBatch, last: Commit | None) -> str:
+        """What the names of a batch's files begin with. A reset may give the batch another number, but not another
+        place in the log: what tasks had put before is then replaced, and does not stay beside what they put now."""
+        source = f"b{batch.number:010}" if batch.log_batch is None else str(batch.log_batch)
+        content = None if last is None else Content.parse(last.content)
+        if content is not None and batch.log_batch is not None and content.log_batch.is_or_follows(batch.log_batch):
+            # These files are committed, and stay. Of rejects that is so if a segment was lost after their commit: the
+            # reset has announced that they come once more.
+            source = f"{source}-again{batch.number:010}"
+        return f"{self._file_prefix(batch.pipeline)}-{source}-t"
 
     def _entries(self) -> list[str]:
         """All that is in the folder: to readers it is one table."""
@@ -196,7 +210,17 @@ class ParquetSink:
         if results:
             sync_folder(root)
 
-    def _remove_leftovers(self, root: Path, batch: MicroBatch) -> None:
+    def _remove_leftovers(self, files: str, written: Sequence[Written]) -> None:
+        """A dead run of the batch may have put a file for a task that has no rows now, as constraints were changed in
+        between, or for one that the batch does not have now, as it ran on a machine with more processors."""
+        empty = [_file_name(files, result.task) for result in written if not result.rows]
+        if not self._leftovers_removed:  # only the first batch of a run can have had another one
+            names = {_file_name(files, result.task) for result in written}
+            empty += [name for name in self._store.names_with(files) if name not in names]
+            self._leftovers_removed = True
+        self._store.delete(empty)
+
+    def _remove_hidden(self, root: Path, batch: MicroBatch) -> None:
         """Remove files of older batches that no attempt can commit any more."""
         prefix = f"{self._file_prefix(batch.pipeline)}-b"
         with suppress(FileNotFoundError):
@@ -219,8 +243,8 @@ class ParquetSink:
         return None
 
 
-def _file_name(prefix: str, number: int, task: int) -> str:
-    return f"{prefix}-b{number:010}-t{task:04}.parquet"
+def _file_name(files: str, task: int) -> str:
+    return f"{files}{task:04}.parquet"
 
 
 def _commit_log(store: Store, prefix: str) -> CommitLog:
