@@ -65,7 +65,8 @@ class Folder(Bucket):
 
     def _decoded(self, data: bytes) -> list[str]:
         if data not in self._keys_of:
-            self._keys_of[data] = pq.read_table(io.BytesIO(data)).column("key").to_pylist()
+            file = pq.ParquetFile(io.BytesIO(data))
+            self._keys_of[data] = file.read(use_threads=False).column("key").to_pylist()
         return self._keys_of[data]
 
     @property
