@@ -11,51 +11,33 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from random import Random
-from time import monotonic, time
+from time import monotonic
 from typing import Final
 
-from semel.broker import protocol as wire
 from semel.broker.admin import Admin
-from semel.broker.auth import HttpRequest, Verifier
-from semel.broker.callers import Callers
+from semel.broker.answers import error_of, rendered
+from semel.broker.auth import Verifier
+from semel.broker.call_reader import CallReader
 from semel.broker.calls import Batch, ParkedCalls, PendingCall, PendingCalls
 from semel.broker.clock import Clock
 from semel.broker.connections import Connections, Limits
-from semel.broker.engine import NEVER, Access, Engine, Identity, Received
+from semel.broker.engine import NEVER, Engine, Received
 from semel.broker.faults import Fault, Faults
-from semel.broker.http import Connection, Request, render
+from semel.broker.http import Connection, Request
+from semel.broker.maintenance import FIRST_PAUSE, Maintenance
 from semel.broker.metric_history import History
-from semel.broker.same_site import Origins
 from semel.broker.syncer import Syncer
-from semel.sqs.errors import (
-    ACCESS_DENIED,
-    INTERNAL_FAILURE,
-    REQUEST_THROTTLED,
-    SERVICE_UNAVAILABLE,
-    ServiceError,
-)
+from semel.sqs.errors import INTERNAL_FAILURE, REQUEST_THROTTLED, SERVICE_UNAVAILABLE, ServiceError
 
 log = logging.getLogger("semel.broker")
 
-_JSON: Final = wire.Protocol.JSON  # Python 3.11 searches for a member each time it is named
-_SECOND_TRY_SECONDS: Final = 0.2
-_LONGEST_PAUSE: Final = 60.0  # seconds between two tries of chores that fail
 _DISK_SECONDS: Final = 0.02
 _RESERVE: Final = 32 * 1024 * 1024  # more than twice the log at its longest
 _TOO_MANY: Final = "Too many calls are waiting to be carried out. Try again in a moment."
 _REFUSAL_SECONDS: Final = 0.5
-_LONGEST_AGENT: Final = 1_024
 _GROWING: Final = frozenset({"SendMessage", "SendMessageBatch", "CreateQueue"})
-_DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-_DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
-_DAMAGED: Final = "the data folder is damaged (%s): stop the broker, and restore it from a backup"
-_NOT_CLEANED_UP: Final = (
-    "what has expired could not be cleaned up; calls are served, and it is tried again within a minute. If it goes on, "
-    "restart the broker: it then checks the data folder"
-)
 
 
 class Broker:
@@ -77,14 +59,11 @@ class Broker:
         self._free_space, self._disk_is_low, self._disk_seen = free_space, False, 0.0
         self.engine, self.clock, self.faults = engine, clock, faults
         self.connections = Connections(limits)
-        self._verifier = verifier
-        self._callers = Callers(engine.store.region, engine.store.account)
-        self._history = History(engine)
-        self._history.begin(clock.now())
-        self._origins = Origins(allowed_hosts, signed=verifier is not None)
-        self._admin = Admin(engine, clock, faults, self._history, self.time_passed, self._origins.refusal)
-        self._rng = rng or Random()
-        self._id_pool, self._ids_used = "", 0
+        history = History(engine)
+        history.begin(clock.now())
+        self._maintenance = Maintenance(engine, clock, history)
+        self._reader = CallReader(engine, faults, verifier, allowed_hosts, rng or Random())
+        self._admin = Admin(engine, clock, faults, history, self.time_passed, self._reader.origins.refusal)
         self._loop = asyncio.get_running_loop()
         self._pending = PendingCalls()
         self._held: dict[PendingCall, asyncio.TimerHandle] = {}  # by the latency fault
@@ -95,10 +74,7 @@ class Broker:
         self._syncing: list[Batch] = []  # the sync under way makes these durable
         self._disk_failure = ""
         self._scheduled = self._checkpointing = self._stopping = self._closed = False
-        self._sweep_due = self._look_again = True
-        self._moves_due: int | None = 0
-        self._in_chores, self._chores_failed, self._chores_from = False, 0, 0.0
-        self._chore_errors: set[str] = set()  # logged since the chores last succeeded
+        self._look_again = True
         self._look_timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._syncer = Syncer(log, self._loop) if log is not None else None
@@ -106,48 +82,40 @@ class Broker:
         self._schedule()
 
     def connect(self) -> Connection:
-        return Connection(self.accept, self.connections, raw_headers=self._verifier is not None)
+        return Connection(self.accept, self.connections, raw_headers=self._reader.needs_raw_headers)
 
     @property
     def overloaded(self) -> bool:
         """Whether a client that comes now would be refused, or its call."""
         return self._pending.full or len(self.connections) >= self.connections.limits.connections
 
-    # In: from a request to a call.
+    # In.
 
     def accept(self, request: Request) -> None:
-        call = PendingCall(request, self._new_id(), wire.protocol_of(request.headers), self.engine)
+        reader = self._reader
+        call = reader.call_of(request)
         try:
             if self._admin.serves(request.target):
-                if self._admin.is_public(request.target):
-                    call.identity = self._callers.nobody
-                else:
-                    self._authenticate_operator(call)
+                reader.authenticate_operator(call, public=self._admin.is_public(request.target))
                 call.work = self._admin.work(request, call.caller)
+            elif self._pending.full:
+                self._refuse(call)
+                return
             else:
-                if self._pending.full:
-                    self._refuse(call)
-                    return
-                self._authenticate(call)
-                if refusal := self._origins.refusal_of_call(request):
-                    raise ServiceError(ACCESS_DENIED, refusal)
-                call.origin = _origin(request)
-                if b"x-amzn-trace-id" in request.headers:
-                    call.trace = request.header(b"x-amzn-trace-id") or None
-                call.parsed = wire.parse(request.method, request.target, request.headers, request.body, call.origin)
-                delay = self._disturb(call.queue) if self.faults.active else 0.0
+                reader.read(call)
+                delay = reader.delay(call)
                 if delay:
                     self._held[call] = self._loop.call_later(delay, self._release, call)
                     self._pending.held += 1
                     return
         except ServiceError as error:
             call.error = error
-            request.reply(self._render(call))
+            request.reply(rendered(call))
             return
         except Exception:
             log.exception("a request could not be read")
             call.error = ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")
-            request.reply(self._render(call))
+            request.reply(rendered(call))
             return
         self._submit(call)
 
@@ -155,15 +123,7 @@ class Broker:
         """Too many wait: nothing is done for this one, and it is told so a moment later. A refusal costs less than a
         call, but not nothing, and a client that asks again at once would keep the broker busy with refusals only."""
         call.error = ServiceError(REQUEST_THROTTLED, _TOO_MANY)
-        self._loop.call_later(_REFUSAL_SECONDS, call.request.reply, self._render(call))
-
-    def _new_id(self) -> str:
-        """32 hexadecimal digits for a request; their randomness is drawn for many of them at a time."""
-        at = self._ids_used
-        if at == len(self._id_pool):
-            at, self._id_pool = 0, self._rng.randbytes(16 * 256).hex()
-        self._ids_used = at + 32
-        return self._id_pool[at : at + 32]
+        self._loop.call_later(_REFUSAL_SECONDS, call.request.reply, rendered(call))
 
     def _release(self, call: PendingCall) -> None:
         self._held.pop(call).cancel()
@@ -173,36 +133,6 @@ class Broker:
     def _submit(self, call: PendingCall) -> None:
         self._pending.add(call)
         self._schedule()
-
-    def _authenticate(self, call: PendingCall) -> None:
-        request = call.request
-        if self._verifier is None:
-            call.identity = self._callers.of(request)
-            return
-        signed = HttpRequest(request.method, request.target, request.raw_headers, request.body)
-        call.identity = self._verifier.verify(signed, time())
-        call.access = _access(request, call.identity)
-
-    def _authenticate_operator(self, call: PendingCall) -> None:
-        """Admin requests may also be let in by a key pair as user and password."""
-        header = call.request.header(b"authorization")
-        known = None if self._verifier is None else self._verifier.by_password(header)
-        if known is None:
-            self._authenticate(call)
-        else:
-            call.identity, call.access = known, _access(call.request, known)
-
-    def _disturb(self, queue: str) -> float:
-        """Faults that strike before a call is carried out; the seconds by which it is held up."""
-        strikes = partial(self.faults.strikes, queue=queue, known=queue in self.engine.store.queues)
-        if strikes(Fault.THROTTLE):
-            raise ServiceError(REQUEST_THROTTLED, "The request was denied due to request throttling.")
-        if strikes(Fault.SERVER_ERROR):
-            if self.faults.chance(Fault.SERVER_ERROR) < 0.5:
-                raise ServiceError(INTERNAL_FAILURE, "We encountered an internal error. Please try again.")
-            raise ServiceError(SERVICE_UNAVAILABLE, "The service is temporarily unavailable. Please try again.")
-        slow = strikes(Fault.LATENCY)
-        return slow.milliseconds / 1000 if slow else 0.0
 
     # The transaction.
 
@@ -226,7 +156,7 @@ class Broker:
             self.engine.flush()
             self.engine.commit()
         except Exception as error:  # noqa: BLE001 - whatever it is, each call must get its own answer
-            self._salvage(batch, error)
+            self._repeat_one_by_one(batch, error)
             return
         self._pending.put_back(batch.deferred)
         self._committed(batch)
@@ -241,7 +171,9 @@ class Broker:
             else:
                 self._perform(call, batch, now)
         now = self.clock.now()  # one of the calls may have moved a manual clock
-        self._chores(now)
+        for queue, handles, received in self._undelivered:
+            self.engine.give_back(queue, handles, received, now)
+        self._maintenance.run(now)
         self._serve_parked(batch, now)
         for place, call in enumerate(receives):
             if batch.full:
@@ -316,7 +248,7 @@ class Broker:
             for call in batch.done:
                 call.error, call.result = ServiceError(SERVICE_UNAVAILABLE, self._disk_failure), None
                 if call.work is None:
-                    call.answer = self._render(call)
+                    call.answer = rendered(call)
                 call.request.reply(call.answer)
         self._plan()
 
@@ -361,7 +293,7 @@ class Broker:
                     batch.parked.append(call)
                     return
             if operation.name == "StartMessageMoveTask":
-                self._moves_due = now
+                self._maintenance.move_task_started(now)
         except ServiceError as error:
             call.error = error
         batch.done.append(call)
@@ -371,30 +303,6 @@ class Broker:
             raise ServiceError(SERVICE_UNAVAILABLE, self._disk_failure)
         if operation in _GROWING:
             raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
-
-    def _chores(self, now: int) -> None:
-        for queue, handles, received in self._undelivered:
-            self.engine.give_back(queue, handles, received, now)
-        if not self._may_do_chores:
-            return
-        self._in_chores = True
-        while self._moves_due is not None and self._moves_due <= now:
-            self._moves_due = self.engine.step_moves(now)
-            if not self.clock.manual:
-                break
-        if self._sweep_due or self.engine.sweep_is_due:
-            self._sweep_due = self.engine.sweep(now)
-        if now >= self._history.due:
-            self._history.take(now)
-        self._in_chores = False
-        if self._chores_failed:
-            self._chores_failed = 0
-            self._chore_errors.clear()
-
-    @property
-    def _may_do_chores(self) -> bool:
-        """Not for a while after they have failed: the calls of the same transaction would fail with them."""
-        return monotonic() >= self._chores_from
 
     def _serve_parked(self, batch: Batch, now: int) -> None:
         """Gives what has become visible to the polls that wait for it, first come, first served."""
@@ -415,11 +323,11 @@ class Broker:
                     break
                 batch.unparked.append(call)
 
-    def _salvage(self, batch: Batch, error: Exception) -> None:
+    def _repeat_one_by_one(self, batch: Batch, error: Exception) -> None:
         """The shared transaction failed: each call is carried out again in one of its own, and answers for itself."""
-        pause = _SECOND_TRY_SECONDS
-        if self._in_chores:
-            pause = self._put_off_chores(error)
+        pause = FIRST_PAUSE
+        if self._maintenance.running:
+            pause = self._maintenance.put_off(error)
         elif not isinstance(error, sqlite3.Error):
             log.error("a call failed; the calls of its batch are repeated one by one", exc_info=error)
         alone = Batch(batch.calls)
@@ -440,7 +348,7 @@ class Broker:
                 must_sync = must_sync or self.engine.must_sync
             except Exception as cause:  # noqa: BLE001 - this call failed; the others must not
                 self.engine.rollback()
-                call.error = _failure(cause)
+                call.error = error_of(cause)
                 alone.done = [done for done in alone.done if done is not call]
                 alone.parked = [parked for parked in alone.parked if parked is not call]
                 call.work = None
@@ -459,49 +367,17 @@ class Broker:
         else:
             self._idle.set()
 
-    def _put_off_chores(self, error: Exception) -> float:
-        """Each time for longer: returns the seconds. An error is logged once, however often it comes again; a full
-        disk is for the answers to say."""
-        self._in_chores = False
-        pause = min(_SECOND_TRY_SECONDS * 2.0 ** min(self._chores_failed, 10), _LONGEST_PAUSE)
-        text = repr(error)
-        if text not in self._chore_errors and not _is_sqlite_error(error, _DISK_TROUBLE):
-            self._chore_errors.add(text)
-            if _is_sqlite_error(error, _DAMAGE):
-                log.critical(_DAMAGED, error)
-            else:
-                log.error(_NOT_CLEANED_UP, exc_info=error)
-        self._chores_failed, self._chores_from = self._chores_failed + 1, monotonic() + pause
-        return pause
-
     def _try_again(self) -> None:
-        self._look_again = self._sweep_due = True
-        self._moves_due = 0
+        self._look_again = True
+        self._maintenance.undone()
         self._schedule()
 
-    # Out: from a call to its answer.
+    # Out.
 
     def _render_all(self, batch: Batch) -> None:
         for call in batch.done:
             if not call.answer:
-                call.answer = self._render(call)
-
-    def _render(self, call: PendingCall) -> bytes:
-        headers = b"x-amzn-RequestId: %b\r\n" % call.request_id.encode()
-        keep_alive = call.request.keep_alive
-        if call.error is not None:
-            if call.protocol is _JSON:
-                headers += b"x-amzn-query-error: %b\r\n" % wire.query_error_header(call.error).encode()
-            content_type, body = wire.error_answer(call.protocol, call.error, call.request_id)
-            return render(call.error.kind.status, content_type, body, keep_alive=keep_alive, headers=headers)
-        assert call.parsed is not None
-        result = call.result or {}
-        if isinstance(result, Received):
-            if call.protocol is _JSON:
-                return render(200, wire.json.CONTENT_TYPE, result.json.encode(), keep_alive=keep_alive, headers=headers)
-            result = result.as_dict()
-        content_type, body = wire.answer(call.parsed, result, call.request_id)
-        return render(200, content_type, body, keep_alive=keep_alive, headers=headers)
+                call.answer = rendered(call)
 
     def _answer(self, batch: Batch) -> None:
         """The transaction is durable: everybody may know."""
@@ -528,14 +404,14 @@ class Broker:
             self._schedule()
             return
         now = self.clock.now()
-        if self._moves_due is not None and self._moves_due <= now and self._may_do_chores:
+        next_move = self._maintenance.next_move
+        if next_move <= now:
             self._schedule()
             return
-        if self._sweep_due and self._may_do_chores:
+        if self._maintenance.sweep_due and self._maintenance.allowed:
             self._loop.call_later(0.005, self._schedule)
         due = min((self.engine.next_look(name) for name in self._parked.by_queue), default=NEVER)
-        if self._moves_due is not None and self._may_do_chores:
-            due = min(due, self._moves_due)
+        due = min(due, next_move)
         if self._look_timer is not None:
             self._look_timer.cancel()
             self._look_timer = None
@@ -578,14 +454,14 @@ class Broker:
         self._unpark(call)
         call.result = {}
         self.engine.count_empty_receive(call.queue)
-        call.request.reply(self._render(call))
+        call.request.reply(rendered(call))
 
     # Time and the end.
 
     def time_passed(self) -> None:
         """The manual clock was moved: ends the polls whose wait is over and does all that has fallen due."""
         now = self.clock.now()
-        self._look_again = self._sweep_due = True
+        self._look_again = self._maintenance.sweep_due = True
         for call in [call for call in self._parked if call.deadline <= now]:
             if call.timer is not None:
                 call.timer.cancel()
@@ -594,7 +470,7 @@ class Broker:
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(self.connections.limits.tick_seconds, self._tick)
         self.connections.let_overdue_go(monotonic())
-        self._sweep_due = True
+        self._maintenance.sweep_due = True
         self._schedule()
 
     async def stop(self) -> None:
@@ -618,32 +494,3 @@ class Broker:
             self._syncer.stop()
         self._closed = True
         self.engine.close()
-
-
-def _origin(request: Request) -> str:
-    host = request.headers.get(b"host", b"localhost").decode("latin-1")
-    if request.headers.get(b"x-forwarded-proto") == b"https":
-        return f"https://{host}"
-    return f"http://{host}"
-
-
-def _access(request: Request, identity: Identity) -> Access:
-    agent = request.header(b"user-agent")[:_LONGEST_AGENT]
-    return Access(identity, request.peer, agent, request.headers.get(b"x-forwarded-proto") == b"https")
-
-
-def _is_sqlite_error(error: Exception, names: tuple[str, ...]) -> bool:
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith(names)
-
-
-def _failure(cause: Exception) -> ServiceError:
-    if _is_sqlite_error(cause, _DISK_TROUBLE):
-        return ServiceError(
-            SERVICE_UNAVAILABLE,
-            f"The broker's disk does not take this change ({cause}); nothing was stored. Make room and try again.",
-        )
-    if _is_sqlite_error(cause, _DAMAGE):
-        log.critical(_DAMAGED, cause)
-        return ServiceError(INTERNAL_FAILURE, f"The broker's data folder is damaged ({cause}); see its log.")
-    log.error("a call failed", exc_info=cause)
-    return ServiceError(INTERNAL_FAILURE, "The broker failed on this request; see its log.")

@@ -156,7 +156,7 @@ class SimulatedBroker:
             raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
         engine.begin()
         try:
-            self._chores(now)
+            self._maintain(now)
             answer = engine.perform(operation, params, Caller(now, ADDRESS))
             engine.flush()
             engine.commit()
@@ -188,7 +188,7 @@ class SimulatedBroker:
                 self.simulator.wake(task)
                 return
 
-    def _chores(self, now: int) -> None:
+    def _maintain(self, now: int) -> None:
         while self._moves_due is not None and self._moves_due <= now:
             self._moves_due = self.engine.step_moves(now)
         if self.simulator.now - self._swept > SWEEP_EVERY:
