@@ -67,6 +67,7 @@ class Driver:
         self.ended = False
         self.idle = False
         self.started_calm = world.calm
+        self.started_alone = not any(other.running for other in world.drivers)
         self.available: set[tuple[str, int]] = set()  # what was there when it began, if it is to end with that
         self.available_now = world.plan.available_now and bool(world.choices.below(2))
         self.planner: Planner | None = None

@@ -148,7 +148,7 @@ class SparkWorld:
             if self.is_taken_for_dead(driver):
                 continue
             self.after_death(driver)
-            if driver.started_calm and driver.idle and self._is_done():
+            if driver.started_calm and driver.started_alone and driver.idle and self._is_done():
                 self.at_rest = True
                 return
             refused = refused + 1 if driver.error is not None and kind_of(driver.error) == "other" else 0
