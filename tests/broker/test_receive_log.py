@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -15,11 +17,11 @@ NOW = 1_700_000_000_000
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(receive_log, "_LONG", 20)
-    engine = Engine(open_database(None), Random(1), cooldowns=False)
-    call(engine, "CreateQueue", QueueName="q.fifo", Attributes={"FifoQueue": "true"})
-    return engine
+    with closing(Engine(open_database(None), Random(1), cooldowns=False)) as engine:
+        call(engine, "CreateQueue", QueueName="q.fifo", Attributes={"FifoQueue": "true"})
+        yield engine
 
 
 def call(engine: Engine, operation: str, **params: Any) -> dict[str, Any]:

@@ -82,7 +82,6 @@ def ship_by_promise(order: dict[str, Any]) -> Promise:
 LAZY = [ship, ship_parts, ship_parts_slowly, ship_by_promise]
 
 
-@pytest.mark.filterwarnings("error")
 class TestNotRun:
     @pytest.fixture(autouse=True)
     def no_warning_is_left(self) -> Iterator[None]:

@@ -642,7 +642,6 @@ async def count_down_slowly(number: int) -> AsyncIterator[int]:
     yield number
 
 
-@pytest.mark.filterwarnings("error")
 class TestNotRun:
     @pytest.mark.parametrize("work", [ship, count_down, count_down_slowly])
     def test_a_result_that_was_not_awaited_or_iterated_over_is_a_failure_and_the_next_call_tries_again(

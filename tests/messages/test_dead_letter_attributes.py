@@ -22,7 +22,7 @@ owns = st.dictionaries(
     names,
     st.one_of(
         st.builds(Attribute, st.just("String"), sendable),
-        st.builds(Attribute, st.just("Number"), st.integers().map(str)),
+        st.builds(Attribute, st.just("Number"), st.integers(1 - 10**38, 10**38 - 1).map(str)),
         st.builds(Attribute, st.just("Binary.png"), st.binary(min_size=1)),
     ),
     max_size=10,
