@@ -59,6 +59,8 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
     world, result = WORLDS[name], Result(name)
     began = time.process_time()
     gc.disable()
+    gc.collect()
+    gc.freeze()  # what earlier chunks have imported and cached: the collections below do not look at it again
     for seed in range(first, last):
         outcome = world(Choices(seed))
         if seed % COLLECT_EVERY == 0:
