@@ -1,13 +1,13 @@
 """The messages of a queue since its last purge, as they are known in memory.
 
-The table of messages is written once a message: inserted, and deleted. All that changes in between is here, and in the
-receive log (receive_log.py), from which it is read again at the start. Rules:
-- A message that was never received, has no group and is not delayed costs no memory: `cursor` is the number up to which
-  all messages have been looked at, and whatever lies behind it in the table is ready, save what has a state.
+The row of a message is inserted once and deleted once. Everything that changes in between is kept here, and in the
+receive log (receive_log.py), from which it is restored at the start. Rules:
+- A message that was never received, has no group and is not delayed uses no memory: all messages up to the number
+  `cursor` have been examined, and every message after it in the table is ready unless it has a MessageState.
 - Every other message without a group has a MessageState. If it is ready, it is in the heap `returned`.
 - A message with a group is in its group's `items` while it is ready, and has a MessageState once it was received.
-- Entries of heaps are never searched for. What is out of date is passed over when it comes to the top, and a heap that
-  holds more of that than of the rest is built anew.
+- Heaps are never searched. Outdated entries are skipped when they come to the top, and a heap with more outdated than
+  valid entries is rebuilt.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from semel.broker.engine.schema import DELAYED, GENERATION_BITS, IN_FLIGHT, NUMB
 NEVER: Final = 1 << 62
 # A Standard message received this often without a delete goes to the back of the queue.
 BACK_OF_QUEUE_RECEIVES: Final = 3
-_STALE_ENTRIES: Final = 1_000  # of a heap, before it is worth building it anew
+_STALE_ENTRIES: Final = 1_000  # of a heap, before it is worth rebuilding it
 _ITEMS_DROPPED: Final = 64
 _NONE: Final[frozenset[int]] = frozenset()  # most groups have none in flight
 
 
 class MessageState:
-    """What is not in the message's row. `place` is its number unless it was sent to the back of the queue. `log` is the
-    row of the receive log that has all this. `due` ends its delay or its visibility timeout; 0 if it is ready.
-    `start` is the start of the broker in which it was last received."""
+    """The state of a message, which is not in its row. `place` is its number unless it was sent to the back of the
+    queue. `log` is the row of the receive log that has this state. `due` is the end of its delay or visibility timeout;
+    0 if it is ready. `start` is the number of the broker's start in which it was last received."""
 
     __slots__ = ("due", "first", "group", "handle", "log", "number", "place", "received", "receives", "start", "state")
 
@@ -51,9 +51,9 @@ class MessageState:
 class Group:
     """A message group with at least one message.
 
-    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of others. `receiving` is
-    how many a receive has taken out and not yet decided on. `turn` grows with each receive from a FIFO group. `offered`
-    is the rank of its newest entry in the heap of groups."""
+    `items[start:]` are the keys of its ready messages, sorted; `in_flight` has the numbers of those in flight.
+    `receiving` counts messages that a receive has taken out and is still deciding on. `turn` grows with each receive
+    from a FIFO group. `offered` is the rank of its newest entry in the heap of groups."""
 
     __slots__ = (
         "busy",
@@ -82,11 +82,11 @@ class Group:
         self.busy = 0.0
 
     def __lt__(self, other: Group) -> bool:
-        """For the heap of groups, where one that is gone may have had the same rank."""
+        """Needed by the heap of groups, where the entry of a group that is gone may have the same rank."""
         return False
 
     def __len__(self) -> int:
-        """Ready messages."""
+        """The number of ready messages."""
         return len(self.items) - self.start
 
     @property
@@ -94,8 +94,8 @@ class Group:
         return len(self.items) == self.start and not self.in_flight and not self.delayed and not self.receiving
 
     def rank(self, fifo: bool) -> int | None:
-        """By which groups are served; None if it has nothing to hand out. On FIFO, what is in flight holds back all
-        that is behind it."""
+        """The order in which groups are served; None if this one has nothing to hand out. In a FIFO queue, a message in
+        flight blocks all that are behind it."""
         if self.start == len(self.items):
             return None
         head = self.items[self.start]
@@ -135,7 +135,7 @@ class Group:
 
 
 class Attempt(NamedTuple):
-    """What a receive with a ReceiveRequestAttemptId got: number, receive and due of each message."""
+    """What a receive with a ReceiveRequestAttemptId got: number, receive count and due time of each message."""
 
     expires: int
     messages: list[tuple[int, int, int]]
@@ -143,7 +143,7 @@ class Attempt(NamedTuple):
 
 class Generation:
     """`low` and `high` bound its row ids. `due_floor` and `expiry_floor`: times before which nothing falls due or
-    expires. `numbers_end`: numbers from here on have to be reserved before they are given out."""
+    expires. `numbers_end`: numbers from here on have to be reserved before they are used."""
 
     __slots__ = (
         *("id", "low", "high", "fifo", "next_number", "numbers_end", "counts", "cursor", "states", "returned"),
@@ -166,10 +166,10 @@ class Generation:
         self.hidden: list[int] = []  # due, then number, of what is delayed or in flight
         self.backdated: list[
             int
-        ] = []  # enqueued, then number, of what came here with an older date than its neighbours
+        ] = []  # enqueued, then number, of messages that came with an older date than their neighbours
         self.groups: dict[str, Group] = {}
         self.group_heap: list[tuple[int, Group]] = []  # groups with something to hand out, by rank
-        self.beyond_look_ahead: dict[int, Group] = {}  # FIFO: groups whose first message is too far away, by its number
+        self.beyond_look_ahead: dict[int, Group] = {}  # FIFO: groups that begin beyond the look-ahead, by number
         self.attempts: dict[str, Attempt] = {}  # oldest first
         self.busy_groups = self.turn = 0
         self.expiry_floor = 0
@@ -186,7 +186,7 @@ class Generation:
         return self.hidden[0] >> GENERATION_BITS if self.hidden else NEVER
 
     def hide(self, state: MessageState) -> None:
-        """`state` says until when it is delayed or in flight."""
+        """Adds a message that is delayed or in flight until `state.due`."""
         hidden = self.hidden
         if len(hidden) > _STALE_ENTRIES + 2 * (self.counts[IN_FLIGHT] + self.counts[DELAYED]):
             hidden[:] = [s.due << GENERATION_BITS | s.number for s in self.states.values() if s.state != READY]
@@ -194,7 +194,7 @@ class Generation:
         heappush(hidden, state.due << GENERATION_BITS | state.number)
 
     def take_due(self, now: int, limit: int) -> list[MessageState]:
-        """Hidden messages whose time has come."""
+        """Takes out hidden messages that are due."""
         due: dict[int, MessageState] = {}  # a message may have two entries with the same time
         hidden, states = self.hidden, self.states
         while hidden and len(due) < limit:
@@ -210,7 +210,7 @@ class Generation:
         return list(due.values())
 
     def make_ready(self, state: MessageState) -> None:
-        """Puts a hidden message back: to its old place, or to the back of a Standard queue if it failed too often."""
+        """Puts a hidden message back: to its old place, or to the back of a Standard queue after too many receives."""
         counts, group = self.counts, state.group
         counts[state.state] -= 1
         counts[READY] += 1
@@ -225,7 +225,7 @@ class Generation:
         self.put_back(state)
 
     def put_back(self, state: MessageState) -> None:
-        """A message with a state is ready."""
+        """Adds a message that has a state to the ready ones."""
         group = state.group
         if group is not None:
             group.add(state.key)
@@ -242,8 +242,8 @@ class Generation:
             heappush(returned, state.key)
 
     def next_place(self) -> int:
-        """A number that no message will have: a place at the back of the queue. It need not be reserved, as it sorts
-        before whatever is sent later, also if that gets the same number."""
+        """A place at the back of the queue: a number that no message has. It need not be reserved on disk: a restart
+        continues behind all places that are in the receive log (`Store._restore`)."""
         self.next_number += 1
         return self.next_number - 1
 
@@ -253,11 +253,11 @@ class Generation:
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = Group(name)
-            group.turn = self.turn  # behind those that have waited for theirs
+            group.turn = self.turn  # behind groups that wait for theirs
         return group
 
     def offer(self, group: Group) -> None:
-        """The group may have something to hand out, or something else than before."""
+        """Called when what the group can hand out may have changed."""
         rank = group.rank(self.fifo)
         if rank is None or rank == group.offered:
             return
@@ -267,8 +267,8 @@ class Generation:
             self._rebuild_heap()
 
     def _rebuild_heap(self) -> None:
-        """Without the entries that count no more. Whoever loses its entry so is not offered: a message that was claimed
-        by its id and comes back gives its group the same rank again."""
+        """Removes outdated entries. A group that loses its entry counts as not offered, because it can get the same
+        rank again when a message that was received by its id comes back."""
         entries, self.group_heap = self.group_heap, []
         for rank, group in entries:
             if group.offered == rank == group.rank(self.fifo):
@@ -278,7 +278,7 @@ class Generation:
         heapify(self.group_heap)
 
     def next_group(self) -> Group | None:
-        """The group whose turn it is, if any. Whoever takes from it, or puts it aside, offers it again."""
+        """The group whose turn it is, if any. It must be offered again after taking from it or setting it aside."""
         heap = self.group_heap
         while heap:
             rank, group = heap[0]
@@ -314,7 +314,7 @@ class Generation:
     # Messages without a group.
 
     def next_returned(self) -> MessageState | None:
-        """The first ready one that has a state; it stays where it is."""
+        """The first ready message that has a state; it is not taken out."""
         returned, states = self.returned, self.states
         while returned:
             key = returned[0]
@@ -330,7 +330,7 @@ class Generation:
         heappush(self.backdated, enqueued << GENERATION_BITS | number)
 
     def forget(self, number: int, group_name: str | None) -> MessageState | None:
-        """A message leaves; its state, if it had one."""
+        """Removes a message; returns its state, if it had one."""
         state = self.states.pop(number, None)
         if state is None:
             self.counts[READY] -= 1
@@ -352,7 +352,7 @@ class Generation:
         return state
 
     def states_of(self, attempt: Attempt) -> list[MessageState] | None:
-        """The states of what an attempt id got; None if any of it has changed since."""
+        """The states of the messages that an attempt id got; None if any of them has changed since."""
         states: list[MessageState] = []
         for number, receive, due in attempt.messages:
             state = self.states.get(number)
@@ -362,7 +362,7 @@ class Generation:
         return states
 
     def undo_attempts(self, number: int) -> list[str]:
-        """The receive of a message was undone: attempt ids of receives with it have lost their meaning."""
+        """A receive of a message was undone: invalidates and returns the attempt ids of receives that included it."""
         undone = [
             name for name, attempt in self.attempts.items() if any(other == number for other, _, _ in attempt.messages)
         ]

@@ -1,7 +1,7 @@
 """Queues as the engine works with them, and the store that keeps memory and database in step.
 
-Rules: messages are written to the table once and deleted once; a rollback throws away what is known in memory of the
-generations that the transaction touched, and works it out anew from the database, as the start does for all of them.
+Rules: a message is inserted into the table once and deleted once. A rollback discards the memory of the generations
+that the transaction touched, and rebuilds it from the database, as the start does for all generations.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _INSERT_GENERATION = "INSERT INTO generations (live, numbers_end) VALUES (1, ?)"
 _RESERVE_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ?"
 _GIVE_BACK_NUMBERS = "UPDATE generations SET numbers_end = ? WHERE id = ? AND numbers_end > ?"
 _RETIRE_GENERATION = "UPDATE generations SET live = 0 WHERE id = ?"
-# What has to be known of messages from the start: on most queues only how many there are.
+# What has to be known about messages at the start: for most queues, only how many there are.
 _COUNT = "SELECT count(*), count(grp) + count(due) + count(arrived) FROM messages WHERE id >= ? AND id < ?"
 _SPECIAL = """
 SELECT id, enqueued, grp, due, arrived FROM messages
@@ -66,7 +66,7 @@ ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, attributes = ex
 
 
 class Caller(NamedTuple):
-    """Who calls, and when: all that the rules may know of the world. `now` is in milliseconds.
+    """Who calls, and when: all that the rules know about the outside world. `now` is in milliseconds.
 
     An empty region or account is the broker's own. `access` is None where signatures are not checked."""
 
@@ -138,14 +138,14 @@ class Store:
         self.generations: dict[int, Generation] = {}
         self.dedup = DedupWindow(db)
         self.log = ReceiveLog(db)
-        # What was sent and deleted in this transaction, written together before anybody looks at the table.
+        # Sends and deletes of this transaction, which are written together before anything reads the table.
         self._sent_plain: list[tuple[int, int, str]] = []
         self._sent: list[tuple[int, int, str, str | None, str | None, int | None, int | None]] = []
         self._deleted: list[int] = []
         self.touched: set[Generation] = set()
         self._changes = 0
         self.must_sync = False  # whether the transaction wrote anything but the receive log
-        self.wal_pages = 0  # about how many there are in the log since it was last written into the database
+        self.wal_pages = 0  # about how many pages were added to the log since it was last written into the database
         self.tally: dict[tuple[str, str], int] = {}
         self.totals: Counter[tuple[str, str]] = Counter()
         self._forgotten: set[str] = set()
@@ -160,14 +160,14 @@ class Store:
         self._restore(self._load_queues())
 
     def _receipt_key(self) -> bytes:
-        # Made by the database, and not from `rng`: the ids that this makes would give it away.
+        # Made by SQLite and not by `rng`, from whose ids the key could be derived.
         self.db.execute("INSERT OR IGNORE INTO meta VALUES ('receipt-key', randomblob(?))", (KEY_BYTES,))
         (key,) = self.db.execute("SELECT value FROM meta WHERE key = 'receipt-key'").fetchone()
         return bytes(key)
 
     def _count_start(self) -> int:
-        """The number of this start. It is on disk before anything is received: receives are not, and after a power cut
-        this is what tells a receive from one that was forgotten."""
+        """The number of this start. It is on disk before anything is received. Receives are not, so after a power cut
+        this number tells a new receive from one that was forgotten."""
         self.db.execute("PRAGMA synchronous = FULL")
         ((number,),) = self.db.execute(_COUNT_START).fetchall()
         self.db.execute("PRAGMA synchronous = NORMAL")
@@ -176,7 +176,7 @@ class Store:
     # Reading what is in the database.
 
     def _load_queues(self) -> list[Generation]:
-        """Reads queues and generations. Those that are known already stay as they are; the others are returned."""
+        """Reads queues and generations. Generations that are already known stay as they are; new ones are returned."""
         known, new = self.generations, []
         ends = dict(self.db.execute(_LOAD_GENERATIONS).fetchall())
         self.queues, self.generations = {}, {}
@@ -208,11 +208,14 @@ class Store:
         return new
 
     def _restore(self, generations: Iterable[Generation]) -> None:
-        """Works out anew what is known in memory of these generations."""
+        """Rebuilds the memory of these generations from the database."""
         delays = {queue.generation: queue.delay for queue in self.queues.values() if queue.fifo}
         for generation in generations:
             generation.clear()
             self.log.restore(generation)
+            # Places at the back of the queue are not reserved on disk. Messages that are sent later come behind them.
+            behind = [state.place + 1 for state in generation.states.values()]
+            generation.next_number = max([generation.next_number, *behind])
             bounds = (generation.low, generation.high)
             total, special = self.db.execute(_COUNT, bounds).fetchone()
             delay = delays.get(generation, 0)
@@ -247,20 +250,20 @@ class Store:
         return Arn(caller.region or self.region, caller.account or self.account, name)
 
     def key(self, arn: Arn) -> str:
-        """What a queue is called in `queues`, and wherever else queues are told apart."""
+        """The name of a queue in `queues`, and wherever else it must be unique."""
         return arn.name if arn.region == self.region and arn.account == self.account else str(arn)
 
     def by_arn(self, arn: Arn) -> Queue | None:
         return self.queues.get(self.key(arn))
 
     def knows_account(self, account: str) -> bool:
-        """Whether it is the broker's own, or has a queue."""
+        """Whether the account is the broker's own, or has a queue."""
         if self._accounts is None:
             self._accounts = {self.account, *[queue.arn.account for queue in self.queues.values()]}
         return account in self._accounts
 
     def forget_addresses(self) -> None:
-        """A queue came or went: a URL may mean another one now."""
+        """A queue was created or deleted: a URL may mean another one now."""
         self.by_url.clear()
         self._accounts = None
 
@@ -315,7 +318,7 @@ class Store:
         self.log.forget()
         self.dedup.load()
         new = self._load_queues()
-        # What this transaction has not touched is right as it is.
+        # Generations that this transaction has not touched are right as they are.
         self._restore({*new, *self.touched} & set(self.generations.values()))
         self.touched.clear()
 
@@ -372,11 +375,11 @@ class Store:
         return rows
 
     def known_rows_at(self, generation: Generation, numbers: Sequence[int]) -> list[Row]:
-        """The rows of messages that are there, in this order."""
+        """The rows of messages that are known to exist, in this order."""
         rows = self.rows_at(generation, numbers)
         try:
             return [rows[number] for number in numbers]
-        except KeyError as missing:  # a scan of the table has found it, and its key does not
+        except KeyError as missing:  # a scan of the table finds it, but its id does not
             raise DamagedRow(f"the table messages is damaged: number {missing} cannot be found by its id") from None
 
     # Small tables.
