@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +24,8 @@ from semel.spark.pipeline.checkpoint import Checkpoint, Disagreement, Record
 from semel.spark.pipeline.config_file import load
 from semel.spark.pipeline.runner import Report, run
 from semel.spark.segments.codec import SegmentDamaged
-from semel.spark.segments.model import Content, SegmentId
-from semel.spark.segments.segment_log import LogError, OtherQuery
+from semel.spark.segments.model import Content, SegmentId, folder
+from semel.spark.segments.segment_log import PLAN, LogError, OtherQuery
 from semel.spark.sinks.contract import Commit, MicroBatch, Written
 from semel.spark.sinks.handlers.row_messages import NEEDED
 from semel.spark.sinks.handlers.sink import HandlerSink
@@ -411,6 +411,39 @@ def test_a_reset_drops_segments_of_no_task_and_says_so_if_their_messages_are_in_
         again = place.with_options(owner=record.query)
         place.clock.advance(place.options.visibility + 1)
         assert rows_of(again) == ([] if in_the_table else ["0"]) + ([] if deleted else ["1"])
+
+
+def test_a_reset_takes_nothing_for_written_that_appears_in_the_log_after_its_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: somebody restored an older copy, with a segment of no task and without the plan."""
+    with begun(tmp_path) as (place, checkpoint, record, sinks):
+        planner = place.planner()
+        place.send("0")
+        end, _ = place.batch(planner, planner.initial())
+        sinks[0].open(pa.schema([]))
+        sinks[0].commit(MicroBatch(record.id, 0, agreement.DriverLog(place.log).content()), [])
+        place.send("1")
+        stray = place.task(replace(assignments(end)[0], task=1))
+        stray._acknowledge = lambda sealed, *_: sealed  # type: ignore[method-assign]
+        list(stray.tables())
+        name, delete = SegmentId(1, 1, 0).name, place.store.delete
+        older = place.store.read(name)
+        assert older is not None
+
+        def delete_and_restore(names: Iterable[str]) -> None:
+            delete(names)
+            if place.store.read(name) is None:
+                place.store.put(name, older)
+                delete([f"{folder(1)}/{PLAN}"])
+
+        plan = agreement.plan_reset(checkpoint, record, place.log, sinks)
+        monkeypatch.setattr(place.store, "delete", delete_and_restore)
+        record = agreement.reset(checkpoint, record, place.log, sinks, plan)
+        monkeypatch.undo()
+        assert not any(place.log.unconfirmed_deletes().values())
+        place.clock.advance(place.options.visibility + 1)
+        assert rows_of(place.with_options(owner=record.query)) == ["1"]
 
 
 @pytest.mark.parametrize("in_the_table", [False, True])

@@ -495,7 +495,7 @@ def what_is_put_off_is_taken_for_deleted_if_two_tasks_had_it() -> Iterator[None]
 @handler_mutant
 def a_reset_takes_what_is_put_off_for_deleted() -> Iterator[None]:
     real = agreement._drop
-    with patched((agreement, "_drop", lambda log, batch, _returned: real(log, batch, ()))):
+    with patched((agreement, "_drop", lambda log, batch, listing, _returned: real(log, batch, listing, ()))):
         yield
 
 

@@ -1,19 +1,20 @@
-"""Whether a checkpoint, its segment log and its sinks belong together, and how to go on if they do not.
+"""Checks whether a checkpoint, its segment log and its sinks belong together, and resets a pipeline if they do not.
 
-    pipeline.json   says which query the checkpoint is of, and from which number on its batches count
-    query/          Spark's progress: its own id, and the batches that are planned and done
-    segments/       whose log it is, which batches are committed, and what is sealed of the next one
-    the sinks       the last batch that is in, by number and by content: which batch of which log, and its segments
+    pipeline.json   the query that the checkpoint belongs to, and the number of that query's first batch
+    query/          Spark's progress: the query's id, and the batches that are planned and done
+    segments/       the query that the log belongs to, the committed batches, and what is sealed of the next one
+    the sinks       the last batch that they have, by number and content: which batch of which log, and its segments
 
-The rule: nothing is started unless all four tell one story. SQS cannot be read twice: a batch that a sink takes for
-another one would be deleted from the queue and written nowhere.
+The rule: nothing is started unless all four agree. SQS cannot be read twice: if a sink took a batch for another one,
+the batch would be deleted from the queue and written nowhere.
 
-A reset goes on from the log and the sinks, which are never wrong about what was received and what is in. Spark's
-progress is begun anew. What is sealed and not in is the first batch of the new query, under the number that it had.
+A reset continues from the log and the sinks, which are never wrong about what was received and what was written.
+Spark's progress starts anew. Messages that are sealed and not in the sink are the first batch of the new query, under
+the number that the batch had.
 
-A driver that nobody has stopped may still be at work, so:
-1. A reset first takes the log away from the former query, which then begins no other batch. Only what holds after that
-   is acted on; if it is not what was planned, nothing is dropped.
+A driver may still be running, so:
+1. A reset first takes the log away from the former query, which can then begin no other batch. After that the reset
+   plans once more; if the plan has changed, nothing is dropped.
 2. A batch is written in this order: its plan and segments, the rejects, the rows, Spark's commit, the log's commit. It
    is read in the reverse order: whoever sees one step sees all steps before it.
 """
@@ -46,7 +47,7 @@ def log_of(checkpoint: Checkpoint) -> SegmentLog:
 
 
 class DriverLog:
-    """The segment log, as the driver of a batch needs it. `committed`: what its batches came to before this one."""
+    """The segment log, as the driver of a batch needs it. `committed`: the totals of the batches before this one."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -57,7 +58,7 @@ class DriverLog:
         return self._log.id
 
     def content(self) -> str:
-        """What the batch in progress is made of, once its tasks have run: it is the one after the last committed."""
+        """The content of the batch in progress, the one after the last committed, once its tasks have run."""
         self.committed = self._log.committed()
         return str(self._log.content(self.committed.through + 1))
 
@@ -69,7 +70,7 @@ class DriverLog:
 
 
 def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> None:
-    """Raises Disagreement; changes nothing."""
+    """Raises Disagreement if they do not belong together. Changes nothing."""
     if record.query is None:
         raise Disagreement(
             f"the checkpoint {checkpoint.url} was written by an earlier version of Semel ({record.version}), which did "
@@ -103,7 +104,7 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
         last = sink.last(record.id)
         if last is None or last.number < record.base:
             continue
-        # A query that was reset begins with the batch in progress, and that may be in already: its rejects are.
+        # After a reset, a query begins with the batch in progress, whose rejects may have been stored before.
         resumed = planned < 0 and last.number == record.base
         if last.number > newest and not resumed:
             raise Disagreement(
@@ -115,7 +116,7 @@ def check(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 
 def _missing_batches(checkpoint: Checkpoint, record: Record, sink: Sink) -> range | None:
-    """Batches that Spark has written down as done, which it does after the sink has committed them."""
+    """Batches that Spark has recorded as done, although the sink, which commits first, does not have them."""
     done = record.base + checkpoint.newest("commits")
     last = sink.last(record.id)
     first = record.base if last is None else max(record.base, last.number + 1)
@@ -127,7 +128,7 @@ def _behind(sink: Sink, missing: range) -> str:
 
 
 def _check_log(log: SegmentLog, last: Commit, sink: Sink, *, in_progress: bool) -> None:
-    """That the log knows the batch that a sink has, as what it is. `in_progress`: it must be the one in progress."""
+    """Checks that the batch that a sink has is from this log. `in_progress`: it must be the batch in progress."""
     content, identity = Content.parse(last.content), log.identity()
     if content is not None and identity is not None and content.log == identity["id"]:
         committed = log.committed().through
@@ -148,9 +149,9 @@ class ResetOutdated(CheckpointError):
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset will do, or did. `query` is the new one, `base` the number of its first batch for the sinks, `batch`
-    that of the log which it begins with: sealed, and in no table yet. `ended`: batches of the log that are in the table
-    and not committed in the log."""
+    """What a reset will do, or did. `query`: the new query. `base`: the number of its first batch in the sinks.
+    `batch`: the number of that batch in the log: sealed, and in no table yet. `ended`: batches of the log that are in
+    the table and not committed in the log."""
 
     query: str
     base: int
@@ -158,22 +159,22 @@ class Reset:
     ended: tuple[int, ...] = ()
     replayed: int = 0  # messages that are sealed and in no table yet
     in_sink: int = 0  # messages that are sealed and in the table: not written again
-    lost: tuple[str, ...] = ()  # segments that are gone or damaged and hold what is in no table yet
-    unknown: tuple[str, ...] = ()  # the same of what is in the table: their messages are not recognised if they return
-    log_missing: bool = False  # the log that the last batch came from is not there
-    older_log: bool = False  # the log is an older copy: what was sealed or in doubt later is not in it
-    missing: str = ""  # batches that were committed and are in the table no more: no reset brings them back
-    rejects_again: bool = False  # rejects of the batch that it begins with are put aside already, and come again
-    dropped: tuple[str, ...] = ()  # segments that the last batch in the table may not be made of: see `_dropped`
+    lost: tuple[str, ...] = ()  # segments that are gone or damaged, with messages that are in no table yet
+    unknown: tuple[str, ...] = ()  # the same, but the table has the messages: they are not recognised if they return
+    log_missing: bool = False  # the log that the last batch came from does not exist
+    older_log: bool = False  # the log is an older copy: it lacks later segments and unconfirmed deletes
+    missing: str = ""  # committed batches that are no longer in the table: no reset brings them back
+    rejects_again: bool = False  # rejects of its first batch are stored already, and will be stored once more
+    dropped: tuple[str, ...] = ()  # segments whose messages may be in no queue and no table: see `_dropped`
 
     @property
     def loses(self) -> bool:
-        """Whether messages may be lost or come twice, so that somebody has to agree."""
+        """Whether messages may be lost or come twice, so that the user has to agree."""
         return bool(self.lost or self.unknown or self.dropped) or self.log_missing or self.older_log
 
 
 def plan_reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink]) -> Reset:
-    """What a reset would do; changes nothing. The first of `sinks` is that of the rows."""
+    """What a reset would do; changes nothing. The first of `sinks` is the sink of the rows."""
     batches = _missing_batches(checkpoint, record, sinks[0])
     missing = "" if batches is None else _behind(sinks[0], batches)
     return replace(_planned(checkpoint, record, log, sinks), missing=missing)
@@ -185,7 +186,7 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
     identity, begun = log.identity(), [batch for batch in log.begun() if batch > committed]
     own = None if identity is None else identity["id"]
     rows, *others = (None if last is None else Content.parse(last.content) for last in lasts)
-    before = rows if rows is not None and rows.log == own else None  # the last batch of this very log that is in
+    before = rows if rows is not None and rows.log == own else None  # the last batch of this log that the sink has
     has_rows = lasts[0] is not None and lasts[0].number >= record.base
     base = 1 + max([record.base + done, *(last.number for last in lasts if last is not None)])
     in_table = 0 if before is None else before.batch
@@ -206,7 +207,7 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
         if lost or content != log.content(pending):
             plan = replace(plan, rejects_again=True, older_log=not lost)
         else:
-            plan = replace(plan, base=last.number)  # its rejects are put aside already, under this number
+            plan = replace(plan, base=last.number)  # its rejects are stored already, under this number
     return replace(
         plan,
         batch=pending,
@@ -218,7 +219,7 @@ def _planned(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Seq
 
 
 def _ended(log: SegmentLog, batches: Sequence[int], in_table: Content | None, plan: Reset) -> Reset:
-    """With what becomes of batches that are in the table."""
+    """Adds to the plan what happens to batches that are in the table."""
     for batch in batches:
         sealed, gone = _sealed(log, batch)
         unknown = (name for name in gone if not _is_deleted(log, SegmentId.parse(name)))
@@ -233,16 +234,19 @@ def _ended(log: SegmentLog, batches: Sequence[int], in_table: Content | None, pl
 
 
 def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequence[Sink], plan: Reset) -> Record:
-    """Carries it out. If it is interrupted, nothing runs until it is begun again; the record comes last."""
+    """Carries out a reset. The record is written last: after an interruption, nothing runs until it is repeated."""
     if log.identity() is not None:
         log.hand_over(plan.query)
+        # Listed before the check. If a segment appears later, it is not of the batch that the table has: an older copy
+        # of the log has been restored, or a late attempt has sealed it.
+        ended = {batch: _Listing.of(log, batch) for batch in plan.ended}
         _check_plan(plan, plan_reset(checkpoint, record, log, sinks), log)
         returned = sinks[0].returned if isinstance(sinks[0], ReturnsMessages) else {}
-        for batch in plan.ended:
-            _drop_unplanned(log, batch)
-            _drop(log, batch, returned)
+        for batch, listing in ended.items():
+            listing.drop_unplanned(log)
+            _drop(log, batch, listing, returned)
         if plan.batch is not None:
-            _drop_unplanned(log, plan.batch)
+            _Listing.of(log, plan.batch).drop_unplanned(log)
         if plan.older_log:
             last = sinks[0].last(record.id)
             content = None if last is None else Content.parse(last.content)
@@ -257,7 +261,7 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
 
 
 def _check_plan(plan: Reset, now: Reset, log: SegmentLog) -> None:
-    """That what was planned, and perhaps agreed to, is what is to be done now. More may be sealed of the same batch."""
+    """Checks that the plan, which the user may have agreed to, still holds. More messages may have been sealed."""
     if replace(now, query=plan.query, replayed=plan.replayed, in_sink=plan.in_sink) != plan:
         raise ResetOutdated(
             f"the pipeline's segment log {log.store.url} or its table has changed since this reset was planned: a "
@@ -265,27 +269,42 @@ def _check_plan(plan: Reset, now: Reset, log: SegmentLog) -> None:
         )
 
 
-def _unplanned(log: SegmentLog, batch: int, files: BatchFiles) -> list[SegmentId]:
-    """Segments that no task of the batch reads: attempts from before somebody replaced the log have sealed them."""
-    plan = log.plan(batch)
-    return [] if plan is None else files.unplanned(task_count(plan))
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of a batch at one moment. `unplanned`: segments that no task of the batch reads, because attempts that
+    began before the log was replaced have sealed them."""
+
+    files: BatchFiles
+    unplanned: tuple[SegmentId, ...]
+
+    @classmethod
+    def of(cls, log: SegmentLog, batch: int) -> _Listing:
+        plan, files = log.plan(batch), log.files(batch)
+        return cls(files, () if plan is None else tuple(files.unplanned(task_count(plan))))
+
+    @property
+    def planned(self) -> list[SegmentId]:
+        return [segment_id for segment_id in self.files.all if segment_id not in self.unplanned]
+
+    def drop_unplanned(self, log: SegmentLog) -> None:
+        stems = tuple(segment_id.name.removesuffix("seg") for segment_id in self.unplanned)
+        log.store.delete([name for name in self.files.names if name.startswith(stems)])
 
 
 def _dropped(log: SegmentLog, batch: int, in_table: Content | None = None) -> tuple[str, ...]:
     """Segments of the batch in progress whose messages may be in no queue and in no table. Attempts have sealed them
-    while somebody replaced the log, or under the name of a segment that is gone: as another task than the batch has, or
-    after the table got the batch (`in_table`), which then is made of others."""
-    files = log.files(batch)
-    unplanned = _unplanned(log, batch, files)
-    acks = {segment_id: log.read_ack(segment_id) for segment_id in unplanned}
+    while the log was being replaced, or under the name of a segment that is gone: for a task that the batch does not
+    have, or after the table got the batch (`in_table`), which then is made of other segments."""
+    listing = _Listing.of(log, batch)
+    acks = {segment_id: log.read_ack(segment_id) for segment_id in listing.unplanned}
     dropped = [segment_id for segment_id, ack in acks.items() if ack is not None and ack.deleted and ack.rows]
-    if in_table is not None and in_table.batch >= batch:  # of an earlier batch, the table no longer says what it had
+    if in_table is not None and in_table.batch >= batch:  # the table does not say what an earlier batch had
         agrees = in_table.batch == batch and _is_content(log, in_table)
-        segments = (_read(log, segment_id) for segment_id in files.sealed if segment_id not in unplanned)
+        segments = (_read(log, segment_id) for segment_id in listing.files.sealed if segment_id in listing.planned)
         dropped += [
             segment.segment_id
             for segment in segments
-            if segment is not None and len(segment.table) and (not agrees or files.is_replaced(segment))
+            if segment is not None and len(segment.table) and (not agrees or listing.files.is_replaced(segment))
         ]
     return tuple(segment_id.name for segment_id in dropped)
 
@@ -297,22 +316,14 @@ def _is_content(log: SegmentLog, content: Content) -> bool:
         return False
 
 
-def _drop_unplanned(log: SegmentLog, batch: int) -> None:
-    files = log.files(batch)
-    stems = tuple(segment_id.name.removesuffix("seg") for segment_id in _unplanned(log, batch, files))
-    log.store.delete([name for name in files.names if name.startswith(stems)])
-
-
 def _sealed(log: SegmentLog, batch: int) -> tuple[int, tuple[str, ...]]:
     """How many messages are sealed of a batch, and which of its segments are gone or cannot be read."""
-    count, lost, files = 0, [], log.files(batch)
-    unplanned, gaps = _unplanned(log, batch, files), files.gaps
-    for segment_id in files.all:
-        if segment_id in unplanned:
-            continue
+    count, lost, listing = 0, [], _Listing.of(log, batch)
+    gaps = listing.files.gaps
+    for segment_id in listing.planned:
         lost += _missing_parts(log, segment_id, gaps.get(segment_id, range(0)))
         segment = _read(log, segment_id)
-        if segment is None or files.is_replaced(segment):
+        if segment is None or listing.files.is_replaced(segment):
             lost.append(segment_id.name)
         count += 0 if segment is None else len(segment.table)
     return count, tuple(lost)
@@ -337,8 +348,8 @@ def _read(log: SegmentLog, segment_id: SegmentId) -> Sealed | None:
 
 
 def _acks(log: SegmentLog, files: BatchFiles, segment_id: SegmentId, segment: Sealed | None) -> list[SegmentAck]:
-    """What became of the messages that the table has. If the segment replaced one that is gone, its
-    own ack is of others."""
+    """The acks for the messages that the table has. If the segment has replaced one that is gone, its own ack is for
+    other messages, and is left out."""
     own = segment.meta.attempt if segment is not None and files.is_replaced(segment) else None
     acks = (log.read_ack(segment_id, attempt) for attempt in files.attempts(segment_id) if attempt != own)
     return [ack for ack in acks if ack is not None]
@@ -349,14 +360,14 @@ def _is_deleted(log: SegmentLog, segment_id: SegmentId) -> bool:
     return bool(acks) and all(ack.deleted for ack in acks)
 
 
-def _drop(log: SegmentLog, batch: int, returned: Collection[str]) -> None:
-    """A batch is in the table: it ends, and those of its messages of which it is not sure that they are deleted are
-    remembered, so that they are recognised when they come back. `returned`: ids of messages that are to come back."""
+def _drop(log: SegmentLog, batch: int, listing: _Listing, returned: Collection[str]) -> None:
+    """Ends a batch that is in the table. Messages whose delete is not certain are recorded as unconfirmed, so that they
+    are recognised when they come back. `returned`: ids of messages that are to come back."""
     known, former = log.last_commit()
     unconfirmed, totals = {queue: dict(ids) for queue, ids in former.items()}, known.totals
     totals.batches += 1
-    files = log.files(batch)
-    for segment_id in files.all:
+    files = listing.files
+    for segment_id in listing.planned:
         segment = _read(log, segment_id)
         acks = _acks(log, files, segment_id, segment)
         if segment is not None and not files.is_replaced(segment) and not any(ack.deleted for ack in acks):
@@ -371,8 +382,8 @@ def _drop(log: SegmentLog, batch: int, returned: Collection[str]) -> None:
 
 
 def _give_up(log: SegmentLog, name: str) -> None:
-    """An empty segment replaces one that cannot be read, so that nothing else is received for it. If another has
-    replaced it already, that one stays."""
+    """Replaces a segment that cannot be read by an empty one, so that no other messages are received in its place. If
+    another attempt has replaced it already, that segment stays."""
     segment_id = SegmentId.parse(name)
     files = log.files(segment_id.batch)
     if (other := _read(log, segment_id)) is not None:
