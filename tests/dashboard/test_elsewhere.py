@@ -243,6 +243,24 @@ def test_rates_and_ages_come_from_cloudwatch(cloudwatch: Any, client: Client) ->
     source.close()
 
 
+def test_cloudwatch_which_is_billed_is_read_only_for_requests(client: Client) -> None:
+    class Counting:
+        reads = 0
+
+        def get_metric_data(self, **_wanted: Any) -> Any:
+            self.reads += 1
+            return {"MetricDataResults": []}
+
+    counting, now = Counting(), 1_000.0
+    client.create_queue("orders")
+    source = SqsSource(client, clock=lambda: now, metrics=CloudWatch("us-east-1", client=counting, clock=lambda: now))
+    source.sample()  # as the history does once a minute
+    assert counting.reads == 0
+    source.facts()
+    assert counting.reads == 1
+    source.close()
+
+
 def test_a_cloudwatch_that_refuses_is_a_note() -> None:
     from botocore.exceptions import ClientError
 

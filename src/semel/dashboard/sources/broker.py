@@ -1,4 +1,4 @@
-"""Queues of Semel's own broker, which keeps its own history: nothing is asked while no page is open."""
+"""Queues of Semel's own broker, which keeps its own history, so nothing is requested while no page is open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semel.sqs import Client
 from semel.sqs.client.admin import Admin
 
 _MOMENT: Final = 0.5  # seconds
-_SAMPLE: Final = 4.0  # the broker takes one each ten seconds
+_SAMPLE: Final = 4.0  # the broker takes a sample every ten seconds
 
 
 class BrokerSource:
@@ -74,7 +74,7 @@ class BrokerSource:
         return self.faults(queue)
 
     def clear_faults(self, kind: str | None, queue: str | None = None) -> tuple[Fault, ...]:
-        """Those of one queue if it is named, else all."""
+        """Clears the faults of one queue, or all if none is named."""
         if queue is None:
             self.admin.clear_faults(kind)
         else:

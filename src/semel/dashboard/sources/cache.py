@@ -1,4 +1,4 @@
-"""A cache for some seconds, so that ten open tabs ask as often as one."""
+"""A cache whose values are valid for some seconds, so that ten open tabs send as many requests as one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TtlCache(Generic[T]):
             try:
                 value = fetch()
                 with self._lock:
-                    if generation == self._generation:  # else it may be older than the change
+                    if generation == self._generation:  # otherwise the value may be older than the change
                         self._values[key] = (self._clock(), value)
                         self._values.move_to_end(key)
                         while len(self._values) > self._size:

@@ -1,6 +1,6 @@
-"""Rates and ages from CloudWatch, for queues on AWS: read only while a page is open, at most once a minute.
+"""Rates and ages from CloudWatch, for queues on AWS: read for requests, at most once a minute.
 
-1,000 metrics cost about 0.01 USD, and lag by some minutes. An error of CloudWatch becomes a note.
+Reading 1,000 metrics costs about 0.01 USD. Metrics lag by some minutes. An error of CloudWatch becomes a note.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METRICS: Final = _COUNTED | _MEASURED
 
 
 class CloudWatch:
-    """`client` is botocore's, for tests; else it is made when it is first needed. Thread-safe."""
+    """`client`: a botocore client, for tests; by default one is created when it is first needed. Thread-safe."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CloudWatch:
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         """Empty if CloudWatch cannot be asked; `notes` then says why."""
-        # The list needs a quarter of an hour, a chart more: two answers are kept for each set of queues.
+        # The list of queues needs 15 minutes, a chart more, so two answers are cached for each set of queues.
         start = max(since, self._clock() - MAX_AGE) // 900 * 900
         return self._cache.get((tuple(names), start), lambda: self._asked(names, start))
 
@@ -98,7 +98,7 @@ class CloudWatch:
 
 
 def _parts(names: Sequence[str]) -> Iterator[list[tuple[str, str, dict[str, Any]]]]:
-    """(queue, our name of the metric, the query), as many as go into one call."""
+    """(queue, our name of the metric, the query), in lists that fit into one call each."""
     queries = [
         (name, column, _query(f"m{number}_{column}", name, metric, "Sum" if metric in _COUNTED else "Maximum"))
         for number, name in enumerate(names)
@@ -115,7 +115,7 @@ def _query(identity: str, queue: str, metric: str, statistic: str) -> dict[str, 
 
 
 def _series(metrics: Mapping[str, Mapping[float, float]]) -> Series:
-    """CloudWatch gives the beginning of a period, a sample has the end."""
+    """CloudWatch reports the beginning of each period; the time of a sample is the end."""
     times = sorted({at for values in metrics.values() for at in values})
 
     def column(name: str, divided_by: float) -> tuple[float | None, ...]:

@@ -58,12 +58,12 @@ class QueueFacts:
 
 
 class Source(Protocol):
-    """Thread-safe; what was read is kept for a moment."""
+    """Thread-safe. Results are cached for a moment."""
 
     is_ours: bool
 
     def facts(self) -> Sequence[QueueFacts]:
-        """Of all queues, by name."""
+        """The facts about all queues, by name."""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         """The history of these queues, of all if none is named; queues without one are left out."""
@@ -72,10 +72,10 @@ class Source(Protocol):
         """What could not be read, and why."""
 
     def now(self) -> float:
-        """By the clock of the messages' times."""
+        """The time by the clock that messages are stamped with."""
 
     def forget(self) -> None:
-        """Something was changed: read again."""
+        """Drops cached data, because something was changed."""
 
     def close(self) -> None: ...
 
@@ -97,7 +97,7 @@ def from_broker(columns: Mapping[str, Sequence[float]], period: float) -> Series
 
 
 def rates(series: Series, now: float) -> Rates:
-    """Over the last minute; None where there is no sample."""
+    """The rates over the last minute; None where there is no sample."""
     first = next((place for place, at in enumerate(series.at) if at > now - RECENT), len(series.at))
     return Rates(*(_mean(column[first:]) for column in (series.sent, series.received, series.deleted)))
 

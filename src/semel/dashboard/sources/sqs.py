@@ -1,7 +1,8 @@
-"""Queues of any other endpoint: their attributes, read while a page is open, and once a minute for the history.
+"""Queues of any other endpoint. Their attributes are read for requests and, from the first one on, once a minute for
+the history.
 
-Calls cost money: attributes are kept for ten seconds, the list of queues for a minute. Memory is bounded by queues and
-samples. SQS knows no rates: those come from CloudWatch, if it is enabled.
+Calls cost money, so attributes are cached for ten seconds and the list of queues for a minute. Memory is bounded: there
+are maximum numbers of queues and of samples. SQS reports no rates; they come from CloudWatch, if it is enabled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger("semel.dashboard")
 
 
 class Metrics(Protocol):
-    """Rates and ages, which attributes do not have: CloudWatch."""
+    """Where rates and ages come from, which queue attributes do not contain: CloudWatch."""
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]: ...
 
@@ -60,16 +61,16 @@ class SqsSource:
 
     def facts(self) -> Sequence[QueueFacts]:
         self._begin()
-        return self._facts.get("", self.sample)
+        return self._with_ages(self._facts.get("", self.sample))
 
     def sample(self) -> list[QueueFacts]:
-        """Reads every queue, which is also a sample for the history."""
+        """Reads every queue, and adds a sample to the history. CloudWatch, which is billed, is not read for this."""
         queues = self._listed.get("", self._client.queues)
         self._left_out = max(0, len(queues) - MAX_QUEUES)
         chosen = sorted(queues, key=lambda queue: queue.name)[:MAX_QUEUES]
         all_facts = [facts for facts in self._pool.map(_facts, chosen) if facts is not None]
         self._add_samples(all_facts)
-        return self._with_ages(all_facts)
+        return all_facts
 
     def series(self, names: Sequence[str], since: float) -> Mapping[str, Series]:
         if self._metrics is not None:
@@ -92,7 +93,7 @@ class SqsSource:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
-        """The history starts with the first request: nothing is asked for if no page is ever opened."""
+        """The history starts at the first request: without one, SQS is never called."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._sample_regularly, name="semel-sampling", daemon=True)
