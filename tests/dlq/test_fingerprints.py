@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,8 @@ from hypothesis import strategies as st
 from dlq.dead_letters import message
 from semel.dlq import fingerprints
 from semel.dlq.messages import as_json
+from semel.doctor.diagnosis import Request, diagnose
+from semel.messages.fingerprint import fingerprint, shape
 
 ERRORS = (
     "",
@@ -36,19 +41,19 @@ ERRORS = (
     ],
 )
 def test_what_differs_only_in_numbers_ids_and_quotes_is_one_kind(error: str, other: str) -> None:
-    assert fingerprints.shape(error) == fingerprints.shape(other)
-    assert fingerprints.fingerprint(error) == fingerprints.fingerprint(other)
+    assert shape(error) == shape(other)
+    assert fingerprint(error) == fingerprint(other)
 
 
 def test_other_words_are_another_kind() -> None:
-    assert fingerprints.fingerprint("timed out") != fingerprints.fingerprint("was refused")
-    assert fingerprints.fingerprint("") != fingerprints.fingerprint("x")
+    assert fingerprint("timed out") != fingerprint("was refused")
+    assert fingerprint("") != fingerprint("x")
 
 
 @given(st.text(max_size=400))
 def test_any_text_has_a_fingerprint_of_ten_digits(text: str) -> None:
-    assert set(fingerprints.fingerprint(text)) <= set("0123456789abcdef")
-    assert len(fingerprints.fingerprint(text)) == 10
+    assert set(fingerprint(text)) <= set("0123456789abcdef")
+    assert len(fingerprint(text)) == 10
 
 
 def test_a_message_is_described_as_in_the_attempt_log() -> None:
@@ -71,4 +76,16 @@ def test_the_doctor_makes_the_same_shapes_in_sql() -> None:
 
     query = f"SELECT {error_kind('error')} FROM (SELECT unnest(?) AS error)"
     shapes = [row[0] for row in duckdb.connect().execute(query, [list(ERRORS)]).fetchall()]
-    assert shapes == [fingerprints.shape(error) for error in ERRORS]
+    assert shapes == [shape(error) for error in ERRORS]
+
+
+def test_the_doctor_names_a_group_of_errors_by_the_fingerprint_that_a_filter_takes(tmp_path: Path) -> None:
+    error, lines = "order 17 of 'acme' timed out", []
+    for at, event in enumerate(("received", "started", "failed")):
+        line = {"time": 1_700_000_000.0 + at, "event": event, "queue": "orders", "message_id": "m", "receive_count": 1}
+        lines.append(json.dumps(line | ({"error": error} if event == "failed" else {})))
+    (tmp_path / "app.jsonl").write_text("\n".join(lines) + "\n")
+    (case,) = diagnose(Request(logs=(str(tmp_path),))).cases
+    assert case.behaviour is not None
+    (group,) = case.behaviour.errors
+    assert group.fingerprint == fingerprint(error)

@@ -1,6 +1,6 @@
 """The values of the dead-letter tools: a message in a dead-letter queue, the queue, an error group, and what the
-service answers. Times are seconds since 1970, durations are seconds. `dataclasses.asdict` turns all of them into JSON,
-messages apart (`as_json`).
+service returns. Times are seconds since 1970, durations are seconds. `dataclasses.asdict` turns all of them into JSON,
+except messages (`as_json`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from semel.dlq import fingerprints
 from semel.messages import dead_letter_attributes as own_attributes
+from semel.messages.fingerprint import fingerprint as fingerprint_of
+from semel.messages.fingerprint import shape as shape_of
 from semel.sqs.client.messages import Attribute, Received
 from semel.text import count
 
@@ -26,8 +28,8 @@ _SAMPLE: Final = 500  # characters of an error
 class DeadLetterMessage:
     """One message in a dead-letter queue, and what it says about why it is there.
 
-    `key`, `reason`, `error`, `attempts` and `original_id` are known only if Semel dead-lettered it; a message that SQS
-    itself moved has a `source` and nothing else. `receipt` is "" for a message that was peeked at.
+    `reason`, `error` and `attempts` are known only if Semel dead-lettered the message. If SQS itself moved it, only
+    its `source` is known, and its `key` if it carries one. `receipt` is "" for a message that was peeked at.
     """
 
     id: str
@@ -36,10 +38,10 @@ class DeadLetterMessage:
     sent: float
     receives: int  # over its whole life
     attributes: Mapping[str, Attribute] = field(default_factory=dict)  # its own, without Semel's
-    carried: Mapping[str, Attribute] = field(default_factory=dict)  # Semel's, as they travel with it
-    system: Mapping[str, str] = field(default_factory=dict)  # as SQS gives them
+    carried: Mapping[str, Attribute] = field(default_factory=dict)  # Semel's
+    system: Mapping[str, str] = field(default_factory=dict)  # SQS's system attributes
     first_received: float | None = None
-    source: str = ""  # the queue that it came from, by name: as SQS says, or else as the message says
+    source: str = ""  # the name of the queue that it came from, according to SQS, else to the message
     key: str = ""
     reason: str = ""
     error: str = ""
@@ -50,15 +52,15 @@ class DeadLetterMessage:
     sequence: str = ""
     trace: str = ""
     receipt: str = ""
-    body_bytes: int = 0  # of the whole body, where `body` was cut
+    body_bytes: int = 0  # of the whole body, even if `body` was cut
     cut: bool = False  # whether `body` is only its beginning
-    state: str = ""  # visible, in_flight or delayed, where that is known
+    state: str = ""  # visible, in_flight or delayed, if known
     expires: float | None = None
     visible_at: float | None = None
     redrives: int = 0  # how often it was redriven before
     by_semel: bool = False  # whether Semel dead-lettered it
-    place: int | None = None  # in the queue, on Semel's broker
-    receives_here: int | None = None  # since it is in this queue, on Semel's broker
+    place: int | None = None  # position in the queue; only on Semel's broker
+    receives_here: int | None = None  # since it arrived in this queue; only on Semel's broker
 
     @classmethod
     def of(cls, received: Received, queue: str, **known: Any) -> DeadLetterMessage:
@@ -76,7 +78,7 @@ class DeadLetterMessage:
             carried={name: value for name, value in attributes.items() if name.startswith("semel-")},
             system=received.system,
             first_received=received.first_received_at,
-            # A message may say what it likes; what SQS says of it comes first.
+            # Anybody can write anything into a message, so what SQS says takes precedence.
             source=source or details.queue or own_attributes.first_queue(attributes),
             key=details.key or own_attributes.carried_key(attributes),
             reason=details.reason,
@@ -95,7 +97,7 @@ class DeadLetterMessage:
 
     @classmethod
     def peeked(cls, shown: Mapping[str, Any], queue: str) -> DeadLetterMessage:
-        """From what the admin interface of Semel's broker shows of a message."""
+        """From a message as the admin interface of Semel's broker shows it."""
         known: dict[str, Any] = {
             "state": shown.get("State", ""),
             "expires": shown.get("ExpiresAt"),
@@ -113,7 +115,7 @@ class DeadLetterMessage:
         return self.body[:PREVIEW]
 
     def shortened(self) -> DeadLetterMessage:
-        """With no more of its body than the preview."""
+        """The message with only the preview of its body."""
         if self.cut or len(self.body) <= PREVIEW:
             return self
         return replace(self, body=self.preview, cut=True)
@@ -131,9 +133,9 @@ class DeadLetterMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """A dead-letter queue. `first_expires`: when the retention of its first message ends.
+    """A dead-letter queue. `first_expires`: when the first of its messages expires.
 
-    `error`: why its attributes could not be read; then nothing but its name and URL is known."""
+    `error`: why its attributes could not be read; then little more than its name and URL is known."""
 
     name: str
     url: str
@@ -157,11 +159,11 @@ class DeadLetterQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveCost:
-    """What a scan cost: nothing on Semel's broker; on SQS receives, which count against every message."""
+    """What a scan cost: nothing on Semel's broker; on SQS receives, which raise the receive count of each message."""
 
     receives: int = 0  # calls of ReceiveMessage
     messages: int = 0  # whose receive count went up by one
-    kept_back: int = 0  # that could not be released, and become visible by themselves
+    kept_back: int = 0  # that could not be released; they become visible when their timeout ends
 
     def __str__(self) -> str:
         if not self.receives:
@@ -176,7 +178,7 @@ FREE: Final = ReceiveCost()
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Messages that match. `next`: what to pass as `after` for more; None if there are none, and always on SQS."""
+    """Messages that match. `next`: what to pass as `after` for more; None if there are no more, and always on SQS."""
 
     messages: tuple[DeadLetterMessage, ...]
     next: str | None = None
@@ -188,12 +190,13 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """Messages with the same error but for numbers, ids and quoted text. `where` is the filter that selects exactly
-    these; None for the last group of very many, which counts all the others."""
+    """Messages whose errors differ only in numbers, ids and quoted text. `where` is the filter that selects exactly
+    these messages. It is None for the group "other errors", in which errors beyond the first thousand kinds are
+    counted."""
 
     fingerprint: str
     shape: str
-    sample: str  # the newest error, as it was
+    sample: str  # the newest error, with its ids and numbers
     sample_id: str
     count: int
     first: float
@@ -239,12 +242,12 @@ class Grouping:
         self.oldest = sent if self.oldest is None else min(self.oldest, sent)
         self.newest = sent if self.newest is None else max(self.newest, sent)
         error = fingerprints.error_of(message)
-        fingerprint = fingerprints.fingerprint(error)
+        fingerprint = fingerprint_of(error)
         if fingerprint not in self._counts and len(self._counts) >= MAX_GROUPS:
             fingerprint = ""
         count = self._counts.get(fingerprint)
         if count is None:
-            shape = fingerprints.shape(error) if fingerprint else "other errors"
+            shape = shape_of(error) if fingerprint else "other errors"
             count = self._counts[fingerprint] = _Count(shape, error[:_SAMPLE], message.id, sent, sent)
         count.count += 1
         count.first = min(count.first, sent)
@@ -276,10 +279,10 @@ class ErrorGroups:
 
 @dataclass(frozen=True, slots=True)
 class ShownMessages:
-    """What a person was shown before they confirmed: the action that follows touches these messages only.
+    """The messages that a person was shown before they confirmed an action: the action touches only these.
 
-    By their `ids`; or, if they are too many, by `place` and `at`: up to this place in the queue, and only those that
-    matched at that time."""
+    They are identified by `ids` or, if there are too many, by `place` and `at`: messages up to this position in the
+    queue that matched at that time."""
 
     count: int
     ids: tuple[str, ...] | None = None
@@ -289,9 +292,9 @@ class ShownMessages:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What a delete or a redrive would touch. Not `complete`: there are more messages, which were not scanned.
+    """What a delete or a redrive would touch. If not `complete`, there are more messages, which were not scanned.
 
-    `shown` is for the delete that follows, if it is confirmed."""
+    Pass `shown` to the delete that a person then confirms."""
 
     count: int
     scanned: int
@@ -316,7 +319,8 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """A copy that was sent. Not `deleted`: the original is still in the queue; its key keeps it from running twice."""
+    """A copy that was sent. If not `deleted`, the original is still in the queue; unless the copy has a new key, the
+    ledger keeps the message from running twice."""
 
     message_id: str
     queue: str
@@ -336,7 +340,7 @@ def as_json(message: DeadLetterMessage, *, now: float | None = None) -> dict[str
     """A message for `--json` and the API. Binary attributes are base64."""
     content: dict[str, Any] = {name: getattr(message, name) for name in _JSON}
     if not (message.reason or message.error or message.source):
-        content["why"] = ""  # no other queue had it
+        content["why"] = ""  # nothing says that it was dead-lettered
     content["fingerprint"] = fingerprints.of(message)
     content["attributes"] = attributes_as_json(message.attributes)
     content["carried"] = attributes_as_json(message.carried)

@@ -1,4 +1,4 @@
-"""From the lines of the logs to one `Behaviour` for each queue: runs the SQL and puts its small results together.
+"""Turns the lines of the logs into one `Behaviour` for each queue: runs the SQL and puts its small results together.
 
 The rule: nothing that grows with the logs comes into Python; every list in a Behaviour has a limit.
 """
@@ -9,7 +9,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Final
 
 from semel.doctor import sql
@@ -31,15 +30,16 @@ from semel.doctor.model import (
     Times,
     Window,
 )
+from semel.messages.fingerprint import fingerprint_of_shape
 
 MOST_WINDOWS: Final = 120
 WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 14_400, 86_400)
 TIMEOUTS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 43_200)
 LONGEST_TIMEOUT: Final = 43_200
 MOST_HANDLERS: Final = 50
-MOST_WORKERS: Final = 20  # whose clocks are told of
+MOST_WORKERS: Final = 20  # whose clocks are reported
 MOST_WORDS: Final = 3
-LATE_CLOCK: Final = 0.5  # seconds before its sending that a message cannot have been received
+LATE_CLOCK: Final = 0.5  # seconds: if a message is received this long before it is sent, a clock is wrong
 LONGEST_TIMELINE: Final = 3_600 * MICROSECONDS
 MARGIN: Final = 1 * MICROSECONDS  # around a duplicate, for its timeline
 
@@ -59,8 +59,8 @@ def analyse(
     timeouts: Callable[[Behaviour], Sequence[float]] = lambda _: (),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Analysis:
-    """What `log_lines` shows, by queue. `visibility`: the timeout by queue ("" for all others), where lines do not have
-    it. `timeouts`: visibility timeouts worth trying on a queue, beside the usual ones."""
+    """What `log_lines` shows, by queue. `visibility`: the timeout by queue ("" for all others), for lines that do not
+    have it. `timeouts`: visibility timeouts worth trying on a queue, besides the usual ones."""
     on_progress("finding the causes")
     logged = engine.rows(sql.figure("queues_and_words"))
     unknown_words = _make_small_tables(engine, mapping, logged, visibility or {})
@@ -81,7 +81,7 @@ def analyse(
 def _make_small_tables(
     engine: Engine, mapping: LogMapping, logged: Sequence[Row], visibility: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """`words` and `timeouts`; returns a few of the words that mean nothing to us, the most frequent first."""
+    """Makes `words` and `timeouts`; returns a few of the words that are not known, the most frequent first."""
     lines: Counter[str] = Counter()
     for row in logged:
         lines[row["word"]] += row["lines"]
@@ -258,7 +258,7 @@ class _Figures:
         }
 
     def _windows(self, first: int, last: int, width: float) -> dict[int, tuple[Window, ...]]:
-        """From the first event to the last, the empty ones included."""
+        """The windows from the first event to the last, including the empty ones."""
         size = round(width * MICROSECONDS)
         counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
         for row in self._ask("over_time", WIDTH=size, FIRST=first):
@@ -285,7 +285,8 @@ _EXAMPLE_COLUMNS: Final = {
 
 
 def _example_messages(chosen: Sequence[Row]) -> list[tuple[int, int, int, int, int]]:
-    """For each example its message, and the one before it if that is another: from the delivery before to the end."""
+    """For each example its message, and also the earlier message if that is another one; each with the time span from
+    the earlier delivery to the end."""
     rows = []
     for number, row in enumerate(chosen):
         begin = row["begin_time"]
@@ -312,11 +313,11 @@ def _evidence(row: Row) -> Evidence:
 def _by_weight(
     rows: Sequence[Row], examples: Mapping[tuple[int, int], Sequence[Duplicate]], overrun: Times | None
 ) -> tuple[CauseSummary, ...]:
-    """Deliveries that no log has are put down to a crash where workers of the same queue died: what these had received
-    last was not written yet. Else nobody knows."""
+    """Duplicates by cause, the most frequent first. A delivery that no log has counts as a crash if workers of the same
+    queue crashed, as the last receives of these were not written yet; otherwise its cause is unknown."""
     died = any(row["cause"] == sql.CAUSES[Cause.CRASH] for row in rows)
     summaries: dict[Cause, CauseSummary] = {}
-    for row in sorted(rows, key=lambda row: -row["cause"]):  # what is known comes before what is concluded
+    for row in sorted(rows, key=lambda row: -row["cause"]):  # known causes before those that are concluded
         unlogged = row["cause"] == sql.UNLOGGED
         cause = (Cause.CRASH if died else Cause.UNKNOWN) if unlogged else sql.CAUSE_OF[row["cause"]]
         before = summaries.get(cause, CauseSummary(cause, 0, 0, 0.0))
@@ -338,9 +339,9 @@ def _with_replays(
     queue_ids: Mapping[str, int],
     timeouts: Callable[[Behaviour], Sequence[float]],
 ) -> tuple[Behaviour, ...]:
-    """What each timeout would have done to the same work: whoever holds a message for longer has it delivered again.
+    """Adds what each timeout would have done to the same work: a message that is held for longer is delivered again.
 
-    With a heartbeat the timeout changes nothing of the kind, and there is nothing to replay."""
+    With a heartbeat, the timeout makes no such difference, and there is nothing to replay."""
     tried: dict[str, list[float]] = {}
     for behaviour in behaviours:
         if behaviour.hold is not None and not behaviour.has_heartbeat:
@@ -369,7 +370,7 @@ def _with_replays(
 
 
 def _usual(behaviour: Behaviour) -> list[float]:
-    """The usual timeouts around what was seen, and the one in force."""
+    """The usual timeouts around the observed durations, and the timeout in force."""
     assert behaviour.hold is not None
     low, high = behaviour.hold.p50, behaviour.hold.most * 2
     usual = [float(timeout) for timeout in TIMEOUTS if low <= timeout <= high]
@@ -391,7 +392,7 @@ def _width(span: float) -> float:
 
 def _error_group(row: Row) -> ErrorGroup:
     return ErrorGroup(
-        fingerprint=blake2b(row["error_kind"].encode(), digest_size=6).hexdigest(),
+        fingerprint=fingerprint_of_shape(row["error_kind"]),
         sample=row["sample"],
         count=row["count"],
         messages=row["messages"],
