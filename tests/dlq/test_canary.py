@@ -13,6 +13,9 @@ from semel import App, Context, Reject, SqliteLedger
 from semel.dlq.jobs import Job, State
 from semel.dlq.messages import DeadLetterMessage
 from semel.dlq.redrive.canary import choose, default_wait
+from semel.dlq.redrive.outcomes import Returns
+from semel.messages.dead_letter_attributes import DeadLetterDetails, attributes
+from semel.sqs.client.admin import Admin
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
@@ -286,3 +289,16 @@ def test_what_was_done_before_it_died_is_no_failure() -> None:
             job = standard.redrive(canary=1, ledger=standard.place.ledger, rest=worker.rest)
             assert (job.state, job.counts.sent) == (State.DONE, 2)
             assert worker.done == ["a1"]
+
+
+def test_the_latest_return_is_last_even_if_that_copy_had_come_back_before() -> None:
+    """A redrive that stops itself quotes it."""
+    with site() as place:
+        dead, admin = place.client.queue(place.dead), Admin.of(place.client)
+        assert admin is not None
+        returns = Returns(admin, place.client, place.dead)
+        returns.watch_copies(["copy-1", "copy-2"])
+        for copy, error in (("copy-1", "first"), ("copy-2", "second"), ("copy-1", "third")):
+            details = DeadLetterDetails("key", "ValueError", error, 1, copy, place.queue)
+            dead.send("{}", attributes=attributes(details, {}, 2))
+        assert list(returns.check().items()) == [("copy-2", "ValueError: second"), ("copy-1", "ValueError: third")]

@@ -2,7 +2,7 @@
 
 Three sources, the best first. The broker's queues: a copy that is neither in its queue nor in a dead-letter queue was
 processed. The ledger: what it has recorded since. Without either, only whether the dead-letter queue has grown, which
-says less: other messages come there too, and SQS counts roughly.
+says less: other messages arrive there too, and SQS's counts are approximate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SentBack:
 
 
 class Returns:
-    """Which copies are back in a dead-letter queue. On Semel's broker only, where nothing is received for it."""
+    """Which copies are back in a dead-letter queue. Only on Semel's broker, where this needs no receives."""
 
     def __init__(self, admin: Admin, client: Client, queue: str) -> None:
         self._admin, self._client = admin, client
@@ -53,7 +53,7 @@ class Returns:
         self._why: dict[str, str] = {}  # why a copy came back, by its MessageId
 
     def watch_target(self, target: Queue) -> None:
-        """Copies are about to be sent there: its own dead-letter queue is watched too."""
+        """Call before copies are sent to a queue: its own dead-letter queue is watched too."""
         if target.name in self._targets:
             return
         self._targets.add(target.name)
@@ -66,11 +66,11 @@ class Returns:
         self._copies.update(ids)
 
     def rewind(self) -> None:
-        """The next check goes through all of the queues."""
+        """Makes the next check read the queues from the beginning."""
         self._after = dict.fromkeys(self._after, 0)
 
     def check(self) -> Mapping[str, str]:
-        """Why copies came back, by their MessageIds, the last one last."""
+        """Why copies came back, by their MessageIds; the latest is last."""
         for queue, after in self._after.items():
             place: int | None = after
             while place is not None:
@@ -84,11 +84,12 @@ class Returns:
     def _note(self, message: DeadLetterMessage) -> None:
         for id in (message.id, message.original_id):
             if id in self._copies:
+                self._why.pop(id, None)  # the latest return is last, also of a copy that came back before
                 self._why[id] = message.why
 
 
 class Outcomes:
-    """The outcomes of a few copies, asked for again and again until all are known."""
+    """The outcomes of a few copies, polled until all are known."""
 
     def __init__(self, client: Client, queue: Queue, ledger: Ledger | None, returns: Returns | None) -> None:
         self._client, self._queue, self._ledger, self._returns = client, queue, ledger, returns
@@ -103,14 +104,14 @@ class Outcomes:
         return self._admin is not None or self._ledger is not None
 
     def only_absence(self, copies: Sequence[SentBack]) -> bool:
-        """Whether nothing more can be known of these than that they did not come back."""
+        """Whether the most that can be known of these copies is that they did not come back."""
         if self._admin is not None:
             return False
         return self._ledger is None or all(not copy.message.key or self._was_done(copy) for copy in copies)
 
     def before(self, messages: Sequence[tuple[DeadLetterMessage, str]]) -> None:
-        """Reads what the ledger knows before they are sent: (message, target) each. Raises LedgerUnavailable: without
-        it, what was done long ago would count as done now."""
+        """Reads the ledger before messages are sent; takes pairs of message and target. Raises LedgerUnavailable:
+        without this, a key that was done long ago would count as done now."""
         keys = [self._ledger_key(SentBack(message, target, "")) for message, target in messages]
         try:
             self._before = dict(zip(keys, self._read(keys), strict=True))
@@ -120,11 +121,11 @@ class Outcomes:
             ) from None
 
     def sent(self) -> None:
-        """They are sent and deleted: from here on the dead-letter queue should not grow."""
+        """Call when the messages are sent and deleted: from then on the dead-letter queue should not grow."""
         if self._admin is None:
             self._depth = depth(self._queue)
         elif self._queue.fifo:
-            # A second run within five minutes gets the id of the first run's copy, which may have come back long ago.
+            # Within five minutes, a second run gets the MessageId of the first run's copy, which may already be back.
             assert self._returns is not None
             self._returns.rewind()
 
@@ -136,7 +137,7 @@ class Outcomes:
     def _by_queues(self, copies: Sequence[SentBack], admin: Admin) -> list[Verdict]:
         assert self._returns is not None
         waiting: set[str] = set()
-        # First where they are, then what came back: what moves in between is in one of the two.
+        # First the copies in their queues, then those that came back: one that moves in between is seen there.
         for queue in {copy.queue for copy in copies}:
             ids = [copy.message_id for copy in copies if copy.queue == queue][:MOST]
             waiting |= {message["MessageId"] for message in admin.messages(queue, ids=ids, bodies=False)}
@@ -149,7 +150,7 @@ class Outcomes:
             elif copy.message_id in waiting:
                 verdicts.append(Verdict(Outcome.PENDING))
             elif entries is None:
-                verdicts.append(Verdict(Outcome.PENDING))  # it may be rejected, and in another dead-letter queue
+                verdicts.append(Verdict(Outcome.PENDING))  # it may have been rejected to another dead-letter queue
             elif self._rejected(copy, entries):
                 verdicts.append(Verdict(Outcome.FAILED, "rejected, as the ledger says"))
             else:
@@ -173,7 +174,7 @@ class Outcomes:
         return verdicts
 
     def _was_done(self, copy: SentBack) -> bool:
-        """Before it was sent: then a worker only deletes it, which the ledger does not record."""
+        """Whether its key was done before it was sent: then a worker deletes it, and the ledger records nothing."""
         before = self._before.get(self._ledger_key(copy))
         return before is not None and before.status is Status.DONE
 
@@ -196,11 +197,11 @@ class Outcomes:
         return scoped(self._scope(copy.queue), copy.message.key or copy.message.original_id)
 
     def _conflict_key(self, copy: SentBack) -> str:
-        """Under which a worker rejects it if its key belongs to something else."""
+        """The key under which a worker records the rejection of a copy whose key is known with another payload."""
         return scoped(self._scope(copy.queue), f"conflict/{copy.message_id}")
 
     def _scope(self, queue: str) -> str:
-        """Asked for only with a ledger; of a queue that cannot be asked there is nothing in it."""
+        """The queue's scope in the ledger. A queue that cannot be looked up has no keys there."""
         try:
             return queue if self._ledger is None else self._client.queue(queue).scope
         except SqsError:
@@ -210,7 +211,7 @@ class Outcomes:
         return self._ledger.get(keys) if self._ledger is not None and keys else [None] * len(keys)
 
     def _has_grown(self) -> int:
-        """By how many, if two checks in a row say so: the numbers are approximate."""
+        """By how many messages, if two checks in a row say so: SQS's counts are approximate."""
         if self._depth is None:
             return 0
         more = max(0, depth(self._queue) - self._depth)
