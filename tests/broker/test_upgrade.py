@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -24,13 +25,13 @@ LATER = NOW + 100_000
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Engine:
+def engine(tmp_path: Path) -> Iterator[Engine]:
     old = sqlite3.connect(tmp_path / DATABASE_NAME)
     old.executescript(WRITTEN.read_text())
     old.close()
-    engine = Engine(open_database(tmp_path), Random(1), cooldowns=False)
-    engine.begin()
-    return engine
+    with closing(Engine(open_database(tmp_path), Random(1), cooldowns=False)) as engine:
+        engine.begin()
+        yield engine
 
 
 def call(engine: Engine, operation: str, queue: str, now: int = NOW, **params: Any) -> dict[str, Any]:
