@@ -1,6 +1,6 @@
 """Semel: process every SQS message exactly once, in effect.
 
-The public names and packages, each loaded when it is first asked for.
+The public names and packages, each loaded on first use.
 """
 
 from __future__ import annotations
@@ -73,6 +73,6 @@ _PACKAGES: Final = frozenset(
         "verify",
     }
 )
-# `from semel import *` is the same on every machine: a name that needs an extra is imported by name.
+# `from semel import *` gives the same names on every machine: a name that needs an extra is imported by name.
 __all__ = ["__version__", *(name for name in _WHERE if name not in _EXTRAS)]
 __getattr__, __dir__ = lazy_names(__name__, _WHERE, _EXTRAS, _PACKAGES)

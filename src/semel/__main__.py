@@ -1,4 +1,4 @@
-"""`python -m semel` is `semel`."""
+"""`python -m semel` runs the command `semel`."""
 
 import sys
 

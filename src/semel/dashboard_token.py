@@ -1,7 +1,7 @@
-"""The token that a dashboard made for itself, where commands of the same user find it: a file in the state folder.
+"""The token that a dashboard made for itself: a file in the state folder, where commands of the same user find it.
 
-Only this user can read the file. The token is for the address in it and for no other: at localhost, which is also ::1,
-another user's server could listen on the same port.
+Only this user can read the file. The token is sent only to the exact address in the file: `localhost` can also mean
+::1, where another user's server could listen on the same port.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semel.state_folder import state_folder
 
 
 def write(folder: Path, url: str, token: str) -> None:
-    """Replaces the file of an earlier dashboard on the same port."""
+    """Writes the file, in place of that of an earlier dashboard on the same port."""
     file = _file(folder, url)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
@@ -27,7 +27,7 @@ def write(folder: Path, url: str, token: str) -> None:
 
 
 def remove(folder: Path, url: str, token: str) -> None:
-    """Not if another dashboard has replaced it."""
+    """Removes the file, unless another dashboard has replaced it."""
     with suppress(OSError, ValueError):
         if _read(folder, url)["token"] == token:
             _file(folder, url).unlink()

@@ -1,6 +1,6 @@
 """Durations as people write and read them.
 
-Whatever takes a duration takes all of these: 30, "30s", "500ms", "2h", "1h30m". Whatever shows one shows it as `text`.
+Every duration can be written in all of these ways: 30, "30s", "500ms", "2h", "1h30m". Every output shows it as `text`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _parse(text: str) -> float:
 
 
 def text(value: float) -> str:
-    """Seconds for a reader: 350 ms, 41.3 s, 2 min 14 s, 1 h 30 min, 4 d. Pass whole seconds for a figure that ticks."""
+    """Seconds for people: 350 ms, 41.3 s, 2 min 14 s, 1 h 30 min, 4 d. Pass whole seconds for a figure that ticks."""
     value = max(0.0, value)
     if 0 < value < 0.9995:
         return f"{value * 1000:.0f} ms"

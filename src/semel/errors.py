@@ -1,7 +1,7 @@
 """The errors that Semel raises: each says what happened, to what, and what to do next.
 
 All of them can be imported from here. A second base class is in parentheses: `except Unavailable` catches all errors
-that may pass by waiting, and `except PermissionDenied` those that need other credentials.
+that may go away by waiting, and `except PermissionDenied` those that need other credentials or permissions.
 
   SemelError                                        Read its text: it says what happened and what to do.
   ├─ StartError                                     Correct what the text names, and start again.
@@ -14,7 +14,7 @@ that may pass by waiting, and `except PermissionDenied` those that need other cr
   ├─ PermissionDenied                               Ask whoever grants permissions: waiting does not help.
   │  └─ DeleteRefused                               Allow sqs:DeleteMessage on the queue.
   ├─ MissingExtra                                   Run the `pip install` command in the text.
-  ├─ ServiceError                                   Catch `SqsError` instead: a client raises no other.
+  ├─ ServiceError                                   Catch `SqsError` instead: clients raise only that.
   ├─ SqsError                                       Try again later if `retryable` is true, else follow the text.
   │  ├─ BadConfiguration                            Set what the text names.
   │  │  └─ NoCredentials (PermissionDenied)         Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.
@@ -94,7 +94,7 @@ that may pass by waiting, and `except PermissionDenied` those that need other cr
   └─ SendError                                      Follow the text: it names the way out.
      └─ SendPermissionDenied (PermissionDenied)     Allow sqs:SendMessage on the queue.
 
-Packages define their own errors. Each is loaded when it is first asked for, as all of them import this module.
+Packages define their own errors. This module loads each one on first use, because all of them import this module.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ _WHERE: Final = {
 }
 _HERE: Final = ("InvalidRequest", "PermissionDenied", "SemelError", "StartError", "Unavailable")
 _EXTRAS: Final = {name: "spark" for name, module in _WHERE.items() if module.startswith("semel.spark.")}
-# A star import is the same on every machine: an error that is only raised with an extra is imported by name.
+# A star import gives the same names on every machine: errors that need an extra have to be imported by name.
 __all__ = [*_HERE, *(name for name in _WHERE if name not in _EXTRAS)]
 __getattr__, __dir__ = lazy_names(__name__, _WHERE, _EXTRAS)
 
@@ -216,12 +216,12 @@ class StartError(SemelError):
 
 class InvalidRequest(SemelError):
     """An option, filter or selection is wrong, whatever the state of the queues. Nothing was done. On the command line
-    this is wrong usage. Correct what the text names, and ask again."""
+    this counts as wrong usage. Correct what the text names, and ask again."""
 
 
 class Unavailable(SemelError):
-    """Something that Semel depends on does not answer: SQS, a ledger, a store, a table. What waiting cannot fix, such
-    as permissions, is another error. Wait and try again."""
+    """Something that Semel depends on does not answer: SQS, a ledger, a store, a table. Problems that waiting cannot
+    fix, such as permissions, are other errors. Wait and try again."""
 
 
 class PermissionDenied(SemelError):

@@ -1,4 +1,4 @@
-# For type checkers and editors: errors.py loads the names of packages when they are first asked for.
+# For type checkers and editors: errors.py loads the names of packages on first use.
 
 from semel.broker.faults import FaultError as FaultError
 from semel.consumer.app_loader import AppNotFound as AppNotFound

@@ -1,4 +1,4 @@
-"""Optional packages. One that is missing is an error of one sentence, with the command that installs it."""
+"""Optional packages. If one is missing, a one-sentence error has the command that installs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MissingExtra(SemelError, ImportError):
 def require(what: str, *packages: str, extra: str) -> None:
     """Raises MissingExtra unless all are installed: `require("the dashboard", "fastapi", extra="dashboard")`.
 
-    Nothing is imported, so that it costs little before any work starts."""
+    Nothing is imported, so this is cheap enough to call before any work starts."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise _missing(what, missing, extra)
@@ -24,7 +24,7 @@ def require(what: str, *packages: str, extra: str) -> None:
 
 @contextmanager
 def importing(what: str, *, extra: str) -> Iterator[None]:
-    """Around imports: a package that is not there is a MissingExtra. A module of Semel that is not there is a bug."""
+    """For imports: a missing package raises MissingExtra; a missing module of Semel is a bug, and raises as usual."""
     try:
         yield
     except ModuleNotFoundError as error:

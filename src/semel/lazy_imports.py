@@ -1,6 +1,6 @@
-"""Names that a package offers without importing them: each is imported when it is first asked for.
+"""Names that a package offers without importing them: each is imported on first use.
 
-This is below all other modules, `semel.errors` included, and imports none of them at the start.
+This module is below all others, including `semel.errors`, and imports none of them when it is loaded.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 def lazy_names(
     package: str, where: Mapping[str, str], extras: Mapping[str, str] | None = None, modules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package: `where` has the module of each name, as "module:name" if it has
-    another name there; `extras` the extra that a name needs; `modules` are those of the package itself."""
+    """The `__getattr__` and `__dir__` of a package. `where` has the module of each name, or "module:name" if its name
+    there is another. `extras` has the extra that a name needs. `modules` are the package's own modules."""
     extra_of = extras or {}
 
     def __getattr__(name: str) -> Any:

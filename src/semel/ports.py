@@ -1,4 +1,4 @@
-"""Ports that a server listens on. One that cannot be had is a StartError that says what to do."""
+"""Ports that a server listens on. If one cannot be used, a StartError says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from semel.errors import StartError
 
-_BACKLOG: Final = 4096  # connections that wait to be accepted; a client that finds no room asks again after a second
+_BACKLOG: Final = 4096  # connections that wait to be accepted; a client that finds no room retries after a second
 
 
 def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
@@ -19,7 +19,7 @@ def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            # Two that start at once can both bind; only one can listen.
+            # If two processes start at once, both can bind, but only one can listen.
             listener.listen(_BACKLOG)
         except OSError:
             listener.close()

@@ -1,10 +1,11 @@
 """SIGTERM and SIGINT, handled without a lock.
 
-A signal handler runs in the middle of whatever the main thread does, also of the handler of the signal before. If it
-took a lock that is held there, as an event's `set` does, the process would hang and no signal would end it any more. So
-it only puts a note into a `SimpleQueue`, which is made for that, and a thread of its own does the work.
+A signal handler interrupts whatever the main thread is doing, even the handler of an earlier signal. If it took a lock
+that is held there, as `Event.set` does, the process would hang, and no signal could end it. So it only puts an item
+into a `SimpleQueue`, which allows this, and a separate thread does the work.
 
-Who handles SIGINT otherwise than by KeyboardInterrupt adds it to `received`: the command line exits with 130 after it.
+Code that handles SIGINT in another way than by KeyboardInterrupt adds it to `received`. The command line then exits
+with 130.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class SignalNotifier:
 
 
 class OnSignals:
-    """While it is entered, each of these signals calls `act`. In the main thread only."""
+    """While entered, each of these signals calls `act`. Use it only in the main thread."""
 
     def __init__(self, act: Callable[[], object], signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
         self._act = act
@@ -50,7 +51,7 @@ class OnSignals:
         self._notifier = self.listen()
 
     def listen(self) -> SignalNotifier:
-        """To the end of the process."""
+        """Starts to handle the signals; without `with`, until the process ends."""
         notifier = SignalNotifier(self._act)
 
         def handle(number: int, _frame: object) -> None:

@@ -1,6 +1,6 @@
-"""Where Semel keeps what outlives a process: the audit log, snapshots, jobs, and the registry of workers.
+"""Where Semel keeps files that outlive a process: the audit log, snapshots, jobs, and the registry of workers.
 
-One folder for each user, readable by nobody else: what is in it may quote messages.
+Each user has one folder, which nobody else can read, because its files may quote messages.
 """
 
 from __future__ import annotations

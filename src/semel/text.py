@@ -1,8 +1,8 @@
-"""Foreign text, moments and counts for people: the same on pages, in the terminal and on the command line.
+"""Foreign text, times and counts for people, formatted the same way on pages, in the terminal and on the command line.
 
-The rule: no body, key or error reaches a terminal or a page as it is. A control character would move the cursor, a
-direction mark would turn the line around: each is shown as a symbol. JSON is indented and otherwise left alone: its
-numbers and keys stay as they were written.
+The rule: no body, key or error is shown unchanged. A control character could move the cursor, and a direction mark
+could reverse the line, so each is shown as a symbol. JSON is only indented: its numbers and keys stay as they were
+written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 UNKNOWN: Final = "–"
-# Controls except newline and tab, direction marks, characters without a width, tags, and halves of surrogate pairs.
+# Control characters except newline and tab, direction marks, zero-width characters, tags, and lone surrogates.
 UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc\ud800-\udfff"
     "\U000e0000-\U000e007f]"
@@ -31,7 +31,7 @@ def symbol(char: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal acts on; newlines and tabs stay."""
+    """The text with a symbol for each unprintable character; newlines and tabs stay."""
     return UNPRINTABLE.sub(lambda match: symbol(match[0]), text)
 
 

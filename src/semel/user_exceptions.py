@@ -1,4 +1,4 @@
-"""The user's code may raise anything. No exception of it ends one of our threads, and each has a printable text."""
+"""User code may raise anything: none of its exceptions ends one of our threads, and each gets a printable text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 
 class Killed(BaseException):
-    """What a crash point raises in tests: the worker dies there, and nothing at all is done any more."""
+    """Raised by a crash point in tests: the worker dies there and does nothing more."""
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether the code that raised it failed. Otherwise the process ends, and the exception is raised on: a crash in a
-    test, or Ctrl-C, which Python raises in the main thread only."""
+    """Whether the code that raised it failed. Otherwise the process is ending, and callers have to re-raise it: a crash
+    in a test, or Ctrl-C, which Python raises only in the main thread."""
     if isinstance(error, Killed):
         return False
     return not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread()
 
 
 def described(error: BaseException) -> str:
-    """Its type and its text, in characters that every store can keep."""
+    """The error's type and text, in characters that every store accepts."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""The version of this package, and the only place where it is written: pyproject.toml reads it from here. In a file of
-its own, so that no module imports `semel`, which knows all of them."""
+"""The version of this package, written only here: pyproject.toml reads it from this file. It has a module of its own so
+that no module needs to import `semel`, which knows all the others."""
 
 __version__ = "0.1.0.dev0"

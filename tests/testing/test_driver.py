@@ -372,7 +372,7 @@ def test_a_lease_ends_when_the_clock_says_so_and_not_a_moment_earlier(
 def test_a_crash_point_that_nobody_comes_to_fails_the_test(sqs_broker: EmbeddedBroker) -> None:
     app = app_with(None, takes_tx=False)
     with with_queues(sqs_broker):
-        with pytest.raises(SemelError, match=r"no worker came to the crash point 'before_commit'.*takes `tx`"):
+        with pytest.raises(SemelError, match=r"no worker reached the crash point 'before_commit'.*takes `tx`"):
             with driving(app, sqs_broker, crash_at="before_commit"):
                 app.drain()
         with pytest.raises(ZeroDivisionError), driving(app, sqs_broker, crash_at="before_commit"):

@@ -58,13 +58,13 @@ class Admin:
         return target.startswith((PREFIX, "/metrics"))
 
     def is_public(self, target: str) -> bool:
-        """Health says nothing that a stranger may not know, and those who ask for it can seldom sign."""
+        """Health reveals nothing that is secret, and health checks can seldom sign requests."""
         return target == f"{PREFIX}health"
 
     def work(self, request: Request, caller_at: Callable[[int], Caller]) -> Callable[[int], bytes]:
-        """What to do for a request; whatever is wrong with it becomes a JSON answer that says so.
+        """What to do for a request. Anything that is wrong with it becomes a JSON answer that says so.
 
-        A name means the queue of the caller's region and account; others are given, and shown, by their ARNs."""
+        A name means the queue of the caller's region and account; other queues are given, and shown, by their ARNs."""
 
         def answer(now: int) -> bytes:
             try:
@@ -88,7 +88,7 @@ class Admin:
             raise AdminError(403, refusal)
         own = self._engine.store.account
         if caller.access is not None and caller.account != own:
-            # It shows all that there is, whatever policies say.
+            # The admin interface shows everything, whatever policies say.
             raise AdminError(403, f"only users of the broker's own account, {own}, may use the admin interface")
         method = "GET" if request.method == "HEAD" else request.method
         match method, *unquote(url.path).strip("/").split("/"):
@@ -161,7 +161,7 @@ class Admin:
         return self._engine.peek(name, wanted, after=after, limit=limit, now=now)
 
     def _peek_by(self, name: str, body: dict[str, Any], now: int) -> dict[str, Any]:
-        """The same with its conditions as JSON: for more ids than an address can hold."""
+        """The same with its conditions as JSON, for more ids than a URL can hold."""
         query: dict[str, str] = {}
         ids = body.pop("ids", None)
         if ids is not None:

@@ -1,4 +1,4 @@
-"""From a call that was carried out to the bytes of its answer; and from a failure of the broker to an error of SQS."""
+"""Turns a call that was carried out into the bytes of its answer, and a failure of the broker into an error of SQS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.sqs.errors import INTERNAL_FAILURE, SERVICE_UNAVAILABLE, ServiceError
 
 log = logging.getLogger("semel.broker")
 
-_JSON: Final = wire.Protocol.JSON  # Python 3.11 searches for a member each time it is named
+_JSON: Final = wire.Protocol.JSON  # Python 3.11 looks a member up each time it is named
 _DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _DISK_TROUBLE: Final = ("SQLITE_FULL", "SQLITE_IOERR")
 _DAMAGED: Final = "the data folder is damaged (%s): stop the broker, and restore it from a backup"
@@ -39,7 +39,7 @@ def rendered(call: PendingCall) -> bytes:
 
 
 def error_of(cause: Exception) -> ServiceError:
-    """What a client is told of a call that failed inside the broker. The log has more."""
+    """The error for a client whose call failed inside the broker. The log has more."""
     if is_disk_trouble(cause):
         return ServiceError(
             SERVICE_UNAVAILABLE,

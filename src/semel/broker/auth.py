@@ -1,13 +1,13 @@
 """AWS Signature V4: who sent a request, and whether it arrived as it was signed.
 
 The rules of this file:
-- Nothing is believed. The body's hash is computed, never taken from the client; since the broker speaks plain HTTP,
+- The client is not trusted. The body's hash is computed, never taken from it; because the broker speaks plain HTTP,
   `UNSIGNED-PAYLOAD` is refused.
-- What can be changed without breaking the signature means nothing to the broker. Every `x-amz-*` header must be signed,
+- The broker relies on nothing that can change without breaking the signature. Every `x-amz-*` header must be signed,
   and the canonical query is built from the parameters as the broker decodes them. `Content-Type` may be unsigned: curl
   and SDKs for PHP leave it out, and the broker tells its protocols apart by `X-Amz-Target`.
-- A session token must be signed, like any `x-amz-*` value; what it says is not checked, for there are no sessions here.
-- An error text may show what the client sent; never a secret, never the signature that would have been right.
+- A session token must be signed, like any `x-amz-*` value; its content is not checked, as there are no sessions here.
+- An error text may show what the client sent, but never a secret or the correct signature.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TIMESTAMP: Final = re.compile(rb"\d{8}T\d{6}Z")
 # The slash and the comma separate the parts of a credential in the Authorization header.
 _ACCESS_KEY: Final = re.compile(r"[!-+.0-~-]{1,128}")
 _USER_ID: Final = re.compile(r"[\w+=,.@:-]{1,128}", re.ASCII)
-# With two of these it would be open which one is meant.
+# If one of these came twice, it would be unclear which one counts.
 _ONLY_ONCE: Final = frozenset(
     b"authorization content-type date host x-amz-content-sha256 x-amz-date x-amz-security-token x-amz-target".split()
 )
@@ -64,7 +64,7 @@ class HttpRequest:
 
 
 class User(NamedTuple):
-    """The profile that a key pair stands in. Empty is what the file leaves open."""
+    """The profile of a key pair. Values that the file does not set are empty."""
 
     name: str
     account: str = ""
@@ -72,7 +72,7 @@ class User(NamedTuple):
 
 
 class Credentials(dict[str, str]):
-    """Who may call: access key id to secret access key. Printed, it shows the ids only."""
+    """Who may call: a dictionary of secret access keys by access key id. Its repr shows only the ids."""
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
         super().__init__(secrets or {})
@@ -127,7 +127,7 @@ def _user(profiles: configparser.RawConfigParser, name: str, where: str) -> User
 
 
 def user_id_of(account: str, name: str) -> str:
-    """An id as IAM gives users, always the same for this name in this account."""
+    """A user id like those of IAM, always the same for this name in this account."""
     return "AIDA" + b32encode(sha256(f"{account}:{name}".encode()).digest()).decode()[:17]
 
 
@@ -140,7 +140,7 @@ def _profiles(path: Path) -> configparser.RawConfigParser:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise StartError(f"{path}: cannot read the credentials: {why}. Check --credentials.") from None
     except configparser.Error as error:
-        # Its own text quotes the line, which may hold the secret.
+        # The error's own text quotes the line, which may have the secret.
         line = getattr(error, "lineno", None) or next((number for number, _ in getattr(error, "errors", ())), "?")
         section = getattr(error, "section", None)
         what = f"repeats something in profile [{section}]" if section else "is not [profile] or key = value"
@@ -149,7 +149,7 @@ def _profiles(path: Path) -> configparser.RawConfigParser:
 
 
 class _Signature(NamedTuple):
-    """What a request says of its own signature, in either form. None of it is proven yet."""
+    """The signature of a request, from its headers or its query. None of it is verified yet."""
 
     algorithm: bytes
     credential: bytes
@@ -160,8 +160,8 @@ class _Signature(NamedTuple):
 
 
 class Verifier:
-    """Checks requests against a set of credentials. A user is of `account` unless the credentials say otherwise;
-    `region` is for those who sign for none."""
+    """Checks requests against a set of credentials. A user belongs to `account` unless the credentials say
+    otherwise; `region` is for callers who do not sign for one."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Verifier:
         return Identity(access_key, account, user_id, f"arn:aws:iam::{account}:user/{user.name}", region)
 
     def by_password(self, authorization: str) -> Identity | None:
-        """Whose key pair an HTTP Basic header names: for monitoring, which cannot sign."""
+        """The user whose key pair is in an HTTP Basic header: for monitoring, which cannot sign requests."""
         scheme, _, encoded = authorization.partition(" ")
         try:
             access_key, _, secret = b64decode(encoded, validate=True).decode().partition(":")
@@ -197,7 +197,7 @@ class Verifier:
         return self._identity(access_key, self._region)
 
     def verify(self, request: HttpRequest, now: float) -> Identity:
-        """Who signed `request`, and for which region; or the ServiceError that AWS would answer with."""
+        """Who signed `request`, and for which region. Raises the ServiceError that AWS would return."""
         headers = _by_name(request.headers)
         path, _, query = request.target.encode("utf-8", "surrogatepass").partition(b"?")
         parameters = _decoded(query) if query else []
@@ -281,7 +281,7 @@ def _by_name(received: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def _decoded(query: bytes) -> list[tuple[bytes, bytes]]:
-    """The parameters of a query, read as a form is read: '+' is a space, and '#' has no business in it."""
+    """The parameters of a query, decoded like a form: '+' is a space, and '#' is refused."""
     if b"#" in query:
         raise _incomplete("The query string must not contain '#'. Encode it as %23.")
     pairs = (part.replace(b"+", b" ").partition(b"=") for part in query.split(b"&") if part)
@@ -323,7 +323,7 @@ def _from_query(parameters: Iterable[tuple[bytes, bytes]], headers: Mapping[byte
     if absent:
         each = " ".join([f"AWS query-string parameters must include '{name}'." for name in absent])
         raise _incomplete(f"{each} Re-examine the query-string parameters.")
-    # SQS itself gives every presigned URL 15 minutes, whatever it asks for; here it may say how long it holds.
+    # SQS gives every presigned URL 15 minutes, whatever it asks for. Here it is valid for as long as it asks for.
     lifetime = fields.get(b"X-Amz-Expires", b"%d" % _SKEW)
     if not re.fullmatch(rb"\d{1,6}", lifetime) or not 1 <= int(lifetime) <= _LONGEST_LIFETIME:
         raise _incomplete(f"X-Amz-Expires must be a number from 1 to {_LONGEST_LIFETIME}, not '{_shown(lifetime)}'.")
@@ -353,7 +353,7 @@ def _check_signed(names: Sequence[bytes], headers: Mapping[bytes, bytes]) -> Non
     signed = frozenset(names)
     if b"host" not in signed:
         raise _refused("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
-    # A list that named one long header again and again would blow a small request up to a huge canonical one.
+    # A list that named one long header many times would turn a small request into a huge canonical one.
     if len(signed) != len(names):
         raise _incomplete("SignedHeaders must not name a header more than once.")
     for name in headers:
@@ -365,7 +365,7 @@ def _check_signed(names: Sequence[bytes], headers: Mapping[bytes, bytes]) -> Non
 
 
 def _canonical_path(path: bytes) -> bytes:
-    """Dot segments and doubled slashes resolved, then encoded once more on top of how it was sent."""
+    """The path without dot segments and double slashes, URI-encoded once more than it was sent."""
     return quote(resolved(path.decode("utf-8", "surrogatepass")), errors="surrogatepass").encode()
 
 
@@ -387,7 +387,7 @@ def _timestamp(moment: float) -> str:
 
 
 def _shown(received: bytes) -> str:
-    """What a client sent, made fit for an error text: ASCII, and not the whole of something huge."""
+    """What a client sent, in a form for error texts: as ASCII, and cut if it is long."""
     return received[:80].decode("ascii", "backslashreplace")
 
 

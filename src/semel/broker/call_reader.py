@@ -1,6 +1,6 @@
-"""From a request to a call: who sends it, whether they may, and what they ask for.
+"""Turns a request into a call: who sends it, whether they may, and what they ask for.
 
-Rule: a call that is refused here has touched nothing.
+Rule: a call that is refused here has changed nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CallReader:
         return self._verifier is not None
 
     def call_of(self, request: Request) -> PendingCall:
-        """Not read yet: it only has an id, and the protocol that its answer is to have."""
+        """A call that is not read yet: it only has an id, and the protocol of its answer."""
         return PendingCall(request, self._new_id(), wire.protocol_of(request.headers), self._engine)
 
     def read(self, call: PendingCall) -> None:
@@ -54,7 +54,7 @@ class CallReader:
         call.parsed = wire.parse(request.method, request.target, request.headers, request.body, call.origin)
 
     def authenticate_operator(self, call: PendingCall, *, public: bool) -> None:
-        """Admin requests may also be let in by a key pair as user and password. `public`: by nothing at all."""
+        """Admin requests may also authenticate with a key pair as user and password. `public` ones need nothing."""
         if public:
             call.identity = self._callers.nobody
             return
@@ -66,7 +66,7 @@ class CallReader:
             call.identity, call.access = known, _access(call.request, known)
 
     def delay(self, call: PendingCall) -> float:
-        """Faults that strike before a call is carried out; the seconds by which it is held up."""
+        """Applies the faults that happen before a call is carried out. Returns the seconds by which to delay it."""
         if not self._faults.active:
             return 0.0
         queue = call.queue

@@ -1,7 +1,7 @@
-"""Who calls where signatures are not checked: region and account by the caller's own word.
+"""Who calls if signatures are not checked: the region and account that the caller claims.
 
-The region is that of the credential scope; a name that no AWS region could have stands for the broker's own. An access
-key of exactly 12 digits is the account, as LocalStack has it.
+The region is that of the credential scope; a name that cannot be an AWS region means the broker's own. An access key of
+exactly 12 digits is the account, as in LocalStack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEPT: Final = 1_000
 
 
 class Callers:
-    """Identities of unchecked requests. There are few, and each request has one: they are kept by their header."""
+    """Identities of unchecked requests. There are few, and each request has one, so they are cached by their header."""
 
     def __init__(self, region: str, account: str) -> None:
         self._region, self._account = region, account
@@ -28,7 +28,7 @@ class Callers:
         header = request.headers.get(b"authorization")
         if header is None:
             return self._presigned(request.target) if "X-Amz-Credential=" in request.target else self.nobody
-        # Behind the first comma begins what is different in each request.
+        # After the first comma, the header is different in each request.
         start = header[: header.find(b",") + 1]
         known = self._known.get(start)
         if known is not None:

@@ -1,7 +1,7 @@
-"""A call on its way through the broker, the batch of them that shares one transaction, and those that wait for theirs.
+"""A call on its way through the broker, the batch of calls that share a transaction, and the calls that wait for one.
 
-Rule: nothing here grows without a bound. Who comes when too many wait is refused at once, which costs little, so that
-those who were accepted are served as fast as ever and soon.
+Rule: nothing here grows without a bound. When too many calls wait, a new one is refused without being read, which costs
+little, so that accepted calls are still served quickly.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from semel.sqs.errors import ServiceError
 MAX_WAITING: Final = 2_048  # calls: what the broker carries out in less than a second
 MAX_WAITING_SECONDS: Final = 1.0  # on a machine that takes longer for them
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # of their requests
-MAX_IN_TRANSACTION: Final = 128  # calls: while one is carried out, nobody is heard
-MAX_RESULT_BYTES: Final = 32 * 1024 * 1024  # that the receives of one transaction bring
+MAX_IN_TRANSACTION: Final = 128  # calls; during a transaction, no request is read
+MAX_RESULT_BYTES: Final = 32 * 1024 * 1024  # that the receives of one transaction return
 _MANY_POLLS: Final = 1_024
 
 
 class PendingCall:
     """One call on its way through the broker."""
 
-    # Most calls need few of these, and there are many calls: what is not set is shared.
+    # There are many calls, and most need few of these: attributes that are not set are shared by all.
     identity: Identity
     parsed: wire.Call | None = None
     work: Callable[[int], bytes] | None = None  # an admin request: what to do, and its whole answer
@@ -61,7 +61,7 @@ class PendingCall:
 
     @property
     def queue(self) -> str:
-        """The key of the queue that a call is about; empty if it is about none. Once asked, it stays the same."""
+        """The key of the queue that a call is about; empty if it is about none. It is computed once."""
         if self._queue is None:
             self._queue = "" if self.parsed is None else self._engine.key_of_call(self.parsed.params, self.caller(0))
         return self._queue
@@ -69,7 +69,7 @@ class PendingCall:
 
 @dataclass(slots=True)
 class Batch:
-    """What one transaction did; it takes effect outside only when the transaction is durable."""
+    """What one transaction did; it becomes visible outside only when the transaction is durable."""
 
     calls: list[PendingCall]
     done: list[PendingCall] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        """Whether its answers are as large as those of one transaction may be."""
+        """Whether its answers have reached the size limit of a transaction."""
         return self.result_bytes >= MAX_RESULT_BYTES
 
 
 class PendingCalls:
-    """Calls that wait for their transaction, in the order of their arrival. `unsynced` others have had theirs and wait
-    for the disk; `held` ones are delayed by a fault. All count."""
+    """Calls that wait for their transaction, in the order of their arrival. `unsynced` counts calls whose
+    transaction waits for the disk, `held` those that a fault delays. All of them count towards the limit."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class PendingCalls:
 
     @property
     def full(self) -> bool:
-        """Whether the next one is to be refused."""
+        """Whether the next call is to be refused."""
         waiting = len(self._calls)
         if waiting + self.unsynced + self.held >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES:
             return True
@@ -111,8 +111,8 @@ class PendingCalls:
         self._bytes += len(call.request.body)
 
     def take(self) -> list[PendingCall]:
-        """Those that are next, as many as one transaction may have. If others have to wait, those whose clients have
-        gone are left out: it would be work for nobody, at the expense of those who wait."""
+        """The next calls, as many as one transaction may have. If others have to wait, calls whose clients have gone
+        are dropped, because they would only delay the others."""
         waiting = self._calls
         if len(waiting) <= MAX_IN_TRANSACTION:
             self._calls, self._bytes = deque(), 0
@@ -128,14 +128,14 @@ class PendingCalls:
         return calls
 
     def put_back(self, calls: Collection[PendingCall]) -> None:
-        """For the next transaction, before all others."""
+        """Puts calls back for the next transaction, before all others."""
         self._calls.extendleft(reversed([*calls]))
         self._bytes += sum(len(call.request.body) for call in calls)
 
 
 class ParkedCalls:
     """Long polls that wait for a message, by queue. `sweep_is_due` says when to look for clients that have gone: when
-    there are many polls, and twice as many as after the last time."""
+    there are many polls, and twice as many as after the previous sweep."""
 
     def __init__(self) -> None:
         self.by_queue: dict[str, dict[PendingCall, None]] = {}
@@ -145,7 +145,7 @@ class ParkedCalls:
         return self._count
 
     def __iter__(self) -> Iterator[PendingCall]:
-        """Of a copy: calls may be removed meanwhile."""
+        """Iterates over a copy, because calls may be removed meanwhile."""
         return iter([call for calls in self.by_queue.values() for call in calls])
 
     def add(self, call: PendingCall) -> None:

@@ -1,4 +1,4 @@
-"""The broker's time: the system's, or one that stands still until it is told to move."""
+"""The broker's clock: the system's, or a manual one that moves only on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The wall clock; if somebody sets it back, broker time waits until it has caught up."""
+    """The wall clock; if it is set back, broker time stands still until it has caught up."""
 
     manual = False
 

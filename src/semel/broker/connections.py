@@ -1,7 +1,7 @@
-"""The clients of a broker, and what they may take together: connections, and memory for answers that they do not read.
+"""The clients of a broker, and the limits for all of them together: connections, and memory for unread answers.
 
-The rule: whoever takes too much makes room for others. Of two clients that can be let go, the one goes first that has
-never sent a whole request, then the one that has been quiet for longer. A client that waits for an answer stays.
+The rule: clients that take too much make room for others. Clients that have never sent a complete request are
+disconnected first, then those that have been quiet the longest. A client that waits for an answer stays connected.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from semel.broker.http import Connection
 
-_SHARE: Final = 64  # the part of all connections that is let go at once: to look at all of them takes a moment
+_SHARE: Final = 64  # the fraction (1/64) of all connections that is closed at once, as it takes a moment to check all
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`request_seconds`: for a client to send a request, and to take the next part of an answer. `idle_seconds`: for a
-    connection without a request. `unread_bytes`: answers that all clients together have not taken yet.
-    `arriving_bytes`: of bodies that have not arrived whole.
-    `lingering`: refused clients that may finish sending, so that they get to read why. `tick_seconds`: how often the
-    times are looked at."""
+    """`request_seconds`: for a client to send a request, and to read the next part of an answer. `idle_seconds`: for a
+    connection without a request. `unread_bytes`: of answers that all clients together have not read yet.
+    `arriving_bytes`: of bodies that have not arrived completely. `lingering`: refused clients that may finish sending,
+    so that they can read why. `tick_seconds`: how often these times are checked."""
 
     connections: int = 4096
     request_seconds: float = 60.0
@@ -63,7 +62,7 @@ class Connections:
         self.set_unread(connection, 0)
 
     def set_unread(self, connection: Connection, size: int) -> None:
-        """What this client has not taken yet, in bytes. Whoever has left the most unread goes if it is too much."""
+        """How many bytes this client has not read. If all have too many, the one with the most is disconnected."""
         self._unread_bytes += size - self._unread.pop(connection, 0)
         if size:
             self._unread[connection] = size

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedClock:
-    """The broker's clock, from outside."""
+    """The clock of an embedded broker."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -38,12 +38,12 @@ class EmbeddedClock:
         return float(self._broker.admin("GET", "clock")["now"])
 
     def advance(self, seconds: float) -> None:
-        """Moves a manual clock; returns when everything that fell due has been done."""
+        """Moves a manual clock; returns when everything that fell due has happened."""
         self._broker.admin("POST", "clock/advance", {"seconds": seconds})
 
 
 class EmbeddedFaults:
-    """The broker's faults, from outside."""
+    """The faults of an embedded broker."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -84,7 +84,7 @@ class EmbeddedBroker:
         self.faults = EmbeddedFaults(self)
 
     def client(self, **overrides: Any) -> SQSClient:
-        """A boto3 client for this broker: no retries, and the first of its credentials, or dummy ones.
+        """A boto3 client for this broker, without retries, and with its first credentials or dummy ones.
 
         boto3 comes with `pip install 'semel[testing]'`; `semel.Client(broker.url)` needs no extra."""
         from botocore.config import Config
@@ -102,7 +102,7 @@ class EmbeddedBroker:
         return client
 
     def peek(self, queue: str, state: str | None = None, limit: int = 100, **filters: str) -> list[dict[str, Any]]:
-        """Messages as they lie in the queue, without receiving them. `state`: visible, in_flight or delayed."""
+        """Shows messages without receiving them. `state`: visible, in_flight or delayed."""
         messages: list[dict[str, Any]] = []
         wanted = {**filters, "state": state} if state else dict(filters)
         after = 0
@@ -144,7 +144,7 @@ _session_lock = threading.Lock()
 
 @cache
 def _session() -> Session:
-    """One boto3 session for all clients, as making one takes a fifth of a second."""
+    """One boto3 session for all clients, because making one takes a fifth of a second."""
     import boto3
 
     return boto3.session.Session()
@@ -164,7 +164,7 @@ def running(
     region: str = "us-east-1",
     credentials: Path | str | None = None,
 ) -> Iterator[EmbeddedBroker]:
-    """A broker for as long as the block lasts: on a free port, in memory unless `data` names a folder.
+    """Runs a broker for as long as the block lasts: on a free port, and in memory unless `data` names a folder.
 
     >>> from semel import Client
     >>> from semel.broker import running

@@ -1,7 +1,7 @@
-"""At-least-once on purpose: what SQS may do to its clients, done at a chosen rate, by seed, and counted.
+"""Faults on request: misbehaviour that SQS allows itself, at a chosen rate, repeatable by a seed, and counted.
 
 Each kind draws from its own random sequence, so switching one on or off does not change what the others do.
-`duplicate`, `lost-delete` and `short-poll` happen on Standard queues only, as SQS itself excludes them on FIFO.
+`duplicate`, `lost-delete` and `short-poll` happen only on Standard queues, because SQS rules them out on FIFO queues.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_number(value: object) -> bool:
 
 
 class Faults:
-    """Which faults are on, for all queues or for one; asked at every chance, it decides and counts."""
+    """The faults that are on, for all queues or for one. Asked wherever a fault could happen, it decides and counts."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -98,7 +98,7 @@ class Faults:
     # Switching.
 
     def set(self, kind: str, rate: float, *, queue: str | None = None, milliseconds: float | None = None) -> None:
-        """A setting for one queue comes before the one for all; a rate of 0 switches off."""
+        """A setting for one queue takes precedence over one for all; a rate of 0 switches a fault off."""
         self._settings[_kind(kind), queue] = _setting(rate, milliseconds)
 
     def clear(self, kind: str | None = None) -> None:
@@ -133,9 +133,9 @@ class Faults:
         return bool(self._settings)
 
     def strikes(self, kind: Fault, queue: str, *, known: bool = True) -> Setting | None:
-        """The setting if the fault happens now, None if all goes well.
+        """The setting if the fault happens now, otherwise None.
 
-        A name that is not `known` as a queue's is not worth a counter: clients can make up as many as they like."""
+        A name that is not `known` as a queue's gets no counter, because clients can make up any number of names."""
         if not self._settings:
             return None
         setting = self._settings.get((kind, queue)) or self._settings.get((kind, None))

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 edge: bytes of a connection to requests, answers back in order. Knows nothing of SQS."""
+"""The HTTP/1.1 layer: turns a connection's bytes into requests, and sends answers in order. Knows nothing about SQS."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _HANG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLL
 
 
 class Request:
-    """One whole request, and the place of its answer: answers leave a connection in the order of its requests.
+    """One complete request, and the place for its answer: a connection sends answers in the order of its requests.
 
-    `headers` has lower-case names, the last of equal ones; `raw_headers` is as received, if it was asked for."""
+    `headers` has lower-case names, and the last value of a repeated header. `raw_headers` are as received, and are only
+    kept if signatures are checked."""
 
     __slots__ = ("_connection", "answer", "body", "headers", "keep_alive", "method", "raw_headers", "target")
 
@@ -61,7 +62,7 @@ class Request:
 
     @property
     def hung_up(self) -> bool:
-        """Whether the client has gone, also if the event loop has not heard of it yet."""
+        """Whether the client has gone, even if the event loop has not noticed yet."""
         return self._connection.hung_up()
 
     def reply(self, answer: bytes) -> None:
@@ -90,7 +91,7 @@ _date = _Date()
 
 
 def render(status: int, content_type: bytes, body: bytes, *, keep_alive: bool = True, headers: bytes = b"") -> bytes:
-    """A whole answer; `headers` are whole lines."""
+    """The bytes of an answer; `headers` are complete lines."""
     return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\n%b%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (
         status,
         _REASONS.get(status, b""),
@@ -104,7 +105,7 @@ def render(status: int, content_type: bytes, body: bytes, *, keep_alive: bool = 
 
 
 class Connection(asyncio.Protocol):
-    """One client. Bounded: head and body size, requests in the pipe, and time to send a request or take an answer."""
+    """One client. Limits: size of head and body, pipelined requests, and time to send a request or read an answer."""
 
     def __init__(self, accept: Callable[[Request], None], connections: Connections, *, raw_headers: bool) -> None:
         self._accept = accept
@@ -121,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._raw_bytes = 0  # received since the end of the last request
         self._has_asked = False
         self._pipe_full = self._pipe_blocked = False  # two reasons not to read
-        self._blocked_since, self._unread_before = 0.0, 0  # since when the client has taken nothing of an answer
+        self._blocked_since, self._unread_before = 0.0, 0  # since when the client has read nothing of an answer
         self._unread_reported = 0
         self._unread = bytearray()
         self._closing = False
@@ -162,7 +163,7 @@ class Connection(asyncio.Protocol):
         if self._busy_since is None:
             self._busy_since = monotonic()
         if len(data) > _BITE or self._unread:
-            # In small bites, so that a pipeline is not read further than it may be long.
+            # In small pieces, so that no more requests are read than may be pipelined.
             self._unread += data
             self._go_on_reading()
             return
@@ -181,7 +182,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            # The request has been accepted as any other; the offer is not taken, which needs no answer of its own.
+            # The request was accepted like any other. The upgrade is declined, which needs no answer of its own.
             self._parser = httptools.HttpRequestParser(self)
             rest = data[offer.args[0] :]
             if rest:
@@ -192,12 +193,12 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(400, f"not an HTTP request: {error}")
         else:
-            # What is neither body nor the framing of its chunks is headers, also if they stand behind the body.
+            # Everything except the body and the framing of its chunks is headers, also if it comes after the body.
             if self._raw_bytes > MAX_HEAD + 2 * self._body_bytes and self._busy_since is not None:
                 self._refuse(431, f"more than {MAX_HEAD} bytes of headers")
 
     def eof_received(self) -> bool:
-        """A client that has nothing more to say may still listen: what it asked for is answered first."""
+        """A client that sends nothing more may still read: its requests are answered first."""
         self._closing = True
         return bool(self._requests)
 
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name == b"host" and name in self._headers:
-            self._refuse(400, "more than one Host header")  # who decides which one counts? (RFC 9112, 3.2)
+            self._refuse(400, "more than one Host header")  # it is unclear which one counts (RFC 9112, 3.2)
         self._headers[name] = value
 
     def _on_header_keeping_raw(self, name: bytes, value: bytes) -> None:
@@ -270,7 +271,7 @@ class Connection(asyncio.Protocol):
         self._has_asked = True
         self._requests.append(request)
         if not request.keep_alive:
-            self._closing = True  # it is the last one: what the client sends behind it is not read
+            self._closing = True  # it is the last one: anything that the client sends after it is not read
         if len(self._requests) == MAX_PIPELINED:
             self._pipe_full = True
             self._read_or_not()
@@ -305,12 +306,12 @@ class Connection(asyncio.Protocol):
             self._connections.set_unread(self, unread)
 
     def _unread_bytes(self) -> int:
-        """Answers that the client has not taken yet, or that wait for an earlier one."""
+        """The size of answers that the client has not read yet, or that wait for an earlier answer."""
         written = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return written + sum(len(request.answer) for request in self._requests if request.answer is not None)
 
     def hung_up(self) -> bool:
-        """Whether the client has gone, also if the event loop has not heard of it yet."""
+        """Whether the client has gone, even if the event loop has not noticed yet."""
         if self._transport is None or self._transport.is_closing():
             return True
         if self._poll is None:
@@ -347,7 +348,7 @@ class Connection(asyncio.Protocol):
         return not self._requests and now - self.quiet_since > limits.idle_seconds
 
     def expendable(self) -> tuple[bool, float] | None:
-        """Its rank among those that are let go to make room: the lowest goes first. None: it waits for an answer."""
+        """Its rank among connections that can be closed to make room, lowest first. None: it waits for an answer."""
         if self._requests and not self._pipe_blocked:
             return None
         quiet_since = self._blocked_since if self._pipe_blocked else self._busy_since or self.quiet_since
@@ -363,7 +364,7 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     def _refuse(self, status: int, why: str) -> None:
-        """The last answer of this connection, after those that are still owed."""
+        """Sends the last answer of this connection, after those that are still due."""
         if self._closing:
             return
         self._closing = True
@@ -373,8 +374,8 @@ class Connection(asyncio.Protocol):
         last.reply(render(status, b"text/plain", f"{why}\n".encode(), keep_alive=False))
 
     def _linger(self) -> None:
-        """Ends our side and lets the client finish its own: what it is still sending would otherwise make its system
-        throw our last answer away unread."""
+        """Closes our side and lets the client finish sending. Otherwise the data that it still sends would make its
+        system discard our last answer unread."""
         transport, connections = self._transport, self._connections
         if transport is None or transport.is_closing():
             return

@@ -1,6 +1,6 @@
-"""What the broker does by itself, within the transactions of the calls: move tasks, clean-up, the history of metrics.
+"""The broker's own work, within the transactions of the calls: move tasks, clean-up, the history of metrics.
 
-Rule: if it fails, the calls of its transaction are repeated without it, and it is put off, each time for longer.
+Rule: if it fails, the calls of its transaction are repeated without it, and it is postponed, each time for longer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ log = logging.getLogger("semel.broker")
 FIRST_PAUSE: Final = 0.2  # seconds until what failed is tried again
 _LONGEST_PAUSE: Final = 60.0
 _NOT_CLEANED_UP: Final = (
-    "what has expired could not be cleaned up; calls are served, and it is tried again within a minute. If it goes on, "
-    "restart the broker: it then checks the data folder"
+    "expired data could not be cleaned up; calls are still served, and the clean-up is retried within a minute. If it "
+    "keeps failing, restart the broker: it then checks the data folder"
 )
 
 
 class Maintenance:
-    """`running`: a failure of the transaction is its own. `sweep_due`: something may have expired."""
+    """`running`: it is at work, so a failure of the transaction is its own. `sweep_due`: something may have expired."""
 
     def __init__(self, engine: Engine, clock: Clock, history: History) -> None:
         self._engine, self._clock, self._history = engine, clock, history
@@ -40,12 +40,12 @@ class Maintenance:
 
     @property
     def allowed(self) -> bool:
-        """Not for a while after it has failed: the calls of the same transaction would fail with it."""
+        """False for a while after it has failed, because the calls of the same transaction would fail with it."""
         return monotonic() >= self._paused_until
 
     @property
     def next_move(self) -> int:
-        """When a move task goes on, by the broker's clock."""
+        """When the next step of a move task is due, by the broker's clock."""
         return NEVER if self._moves_due is None or not self.allowed else self._moves_due
 
     def run(self, now: int) -> None:
@@ -66,8 +66,8 @@ class Maintenance:
             self._logged.clear()
 
     def put_off(self, error: Exception) -> float:
-        """It has failed. Returns the seconds until it is tried again. An error is logged once, however often it comes
-        again; a full disk is for the answers to say."""
+        """Postpones the work after a failure. Returns the seconds until it is tried again. An error is logged once,
+        however often it occurs. A full disk is not logged: the answers report it."""
         self.running = False
         pause = min(FIRST_PAUSE * 2.0 ** min(self._failures, 10), _LONGEST_PAUSE)
         text = repr(error)
@@ -81,6 +81,6 @@ class Maintenance:
         return pause
 
     def undone(self) -> None:
-        """The transaction was rolled back, and what was done in it is due again."""
+        """The transaction was rolled back, so the work in it is due again."""
         self.sweep_due = True
         self._moves_due = 0

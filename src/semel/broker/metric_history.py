@@ -1,7 +1,7 @@
-"""A memory of the metrics: one sample of every queue each ten seconds of the broker's time, for six hours.
+"""The metrics of the last six hours: one sample of every queue every ten seconds of the broker's time.
 
-Bounded in samples and in queues, in memory only; it begins anew with the broker. As in CloudWatch's sums, what is
-counted is what happened since the sample before.
+It is kept in memory only, has a limit on samples and queues, and is empty after a restart. As in CloudWatch's sums, a
+count is what happened since the previous sample.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class History:
         self.due = 0  # when the next sample is, in milliseconds
 
     def begin(self, now: int) -> None:
-        """A period begins, at its end is the next sample."""
+        """Begins a period; the next sample is taken at its end."""
         self._began, self.due = now, now + PERIOD * 1000 - _EARLY
 
     def take(self, now: int) -> None:
@@ -80,7 +80,7 @@ class History:
             if track is None:
                 if len(self._tracks) >= MOST_QUEUES:
                     continue
-                # A queue that is younger than the last sample began at nothing, like everything at the start.
+                # A queue that is younger than the last sample began at zero, like all counts when the broker starts.
                 track = self._tracks[name] = _Track([0] * len(_COUNTED))
             self._sample(name, track, now, seconds)
         self.begin(now)
@@ -89,7 +89,7 @@ class History:
         counters = self._engine.store.totals
         totals = [counters[name, counter] for counter in _COUNTED]
         measures = self._engine.measure(name, now, wholly=False)
-        # A total that fell belongs to a queue that was made anew.
+        # A total that went down belongs to a queue that was deleted and created again.
         counted = [new - old if new >= old else new for new, old in zip(totals, track.totals, strict=True)]
         track.totals = totals
         track.add([now / 1000, seconds, *counted, *(getattr(measures, name) for name in _MEASURED)])

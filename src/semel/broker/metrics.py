@@ -1,6 +1,6 @@
 """Queue metrics in Prometheus' text format, under the names that CloudWatch gives them.
 
-Import this where a page is made: a broker in a test starts without prometheus_client."""
+Import this only where a page is made, so that a broker in a test starts without prometheus_client."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _families(engine: Engine, faults: Faults, now: int) -> Iterator[Metric]:
 
 
 def _labels(key: str) -> dict[str, str]:
-    """The queue's name; for those that are not of the broker's own region and account, these as well."""
+    """The queue's name, and its region and account if they are not the broker's own."""
     arn = Arn.parse(key)
     return (
         {"QueueName": key} if arn is None else {"QueueName": arn.name, "Region": arn.region, "AccountId": arn.account}

@@ -23,7 +23,7 @@ Beside = Callable[[str], AbstractContextManager[object]]
 
 def serve(options: Options, beside: Beside | None = None, ready_file: Path | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Raises StartError if it can't start. `beside` is entered once it listens;
-    `ready_file` is there as long as it does."""
+    `ready_file` exists as long as it does."""
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     # The thread that waits for the disk must get the interpreter back soon after the disk is done.
     sys.setswitchinterval(0.0005)
@@ -44,7 +44,7 @@ async def _main(options: Options, beside: Beside | None, ready_file: Path | None
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, ask_to_stop, number)
     running = await start(options)
-    # What is loaded by now stays for good; the collector need not look at it again and again.
+    # What is loaded by now stays for good; the garbage collector need not scan it again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
@@ -56,16 +56,16 @@ async def _main(options: Options, beside: Beside | None, ready_file: Path | None
             with nullcontext() if beside is None else beside(running.url):
                 await stop.wait()
     except OSError as error:
-        # Python would try once more to write the line at its end, and fail again.
+        # Python would try to write the line again when it exits, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise StartError(f"standard output takes no line: {error.strerror}") from None
+        raise StartError(f"cannot write to standard output: {error.strerror}") from None
     finally:
         await running.stop()
 
 
 @contextmanager
 def _announced(path: Path, url: str, options: Options) -> Iterator[None]:
-    """The ready file: whole or not there at all. One that a killed broker left behind is replaced."""
+    """Writes the ready file atomically, and removes it at the end. One that a killed broker left behind is replaced."""
     content = json.dumps({"url": url, "pid": os.getpid(), "region": options.region, "account": options.account}) + "\n"
     unfinished = path.parent / f".{path.name}.{os.getpid()}"
     try:
@@ -81,7 +81,7 @@ def _announced(path: Path, url: str, options: Options) -> Iterator[None]:
     try:
         yield
     finally:
-        # Unless another broker has taken its place.
+        # Unless another broker has replaced it.
         with suppress(OSError):
             if path.read_text() == content:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Whether a request may have been sent by a web page: without credentials to check, a page could do as it likes."""
+"""Whether a web page may have sent a request: without signatures to check, any page could call the broker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SAY_WHENCE: Final = frozenset({b"sec-fetch-site", b"origin", b"referer"})  # fe
 
 
 class Origins:
-    """`allowed_hosts`: names of this broker that could be registered. `signed`: calls are proven by their signature,
-    which no page has; only what a browser may send a password with is still looked at."""
+    """`allowed_hosts`: names of this broker, allowed although they could be registered. `signed`: calls have a
+    signature, which no page can make, so only admin requests are checked: a browser may send a password with them."""
 
     def __init__(self, allowed_hosts: Collection[str], *, signed: bool) -> None:
         self._allowed = frozenset(name.lower().removesuffix(".") for name in allowed_hosts)
@@ -33,7 +33,7 @@ class Origins:
         """The same for a call of SQS, which may have an effect whatever its method."""
         headers = request.headers
         if self._signed or (
-            # Nearly all requests: a known host, from no browser. The rest of this says the same, and why.
+            # Nearly all requests: a known host, and no browser. The code below would allow these as well.
             headers.get(b"host") in self._good_hosts
             and _SAY_WHENCE.isdisjoint(headers)
             and not headers.get(b"user-agent", b"").startswith(b"Mozilla/")

@@ -1,8 +1,8 @@
 """The broker at work: requests that arrive together share one transaction, and often one sync to disk.
 
-Rules: an answer leaves only after its change is durable, and all that it has seen; only receives and changes of
-visibility need not be on disk themselves. The next transaction does not wait for the sync of the one before. A message
-goes to a waiting client only if that client is still there.
+Rules: an answer is sent only after its own change, and every change that it has seen, is durable. Only receives and
+changes of visibility need not be on disk. The next transaction does not wait for the sync of the previous one. A
+message goes to a waiting client only if that client is still connected.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Broker:
 
     @property
     def overloaded(self) -> bool:
-        """Whether a client that comes now would be refused, or its call."""
+        """Whether a new client, or its call, would be refused now."""
         return self._pending.full or len(self.connections) >= self.connections.limits.connections
 
     # In.
@@ -120,8 +120,8 @@ class Broker:
         self._submit(call)
 
     def _refuse(self, call: PendingCall) -> None:
-        """Too many wait: nothing is done for this one, and it is told so a moment later. A refusal costs less than a
-        call, but not nothing, and a client that asks again at once would keep the broker busy with refusals only."""
+        """Too many calls wait: this one is not carried out, and its error is sent a moment later. A refusal costs less
+        than a call, but not nothing, and clients that retry at once would keep the broker busy with refusals only."""
         call.error = ServiceError(REQUEST_THROTTLED, _TOO_MANY)
         self._loop.call_later(_REFUSAL_SECONDS, call.request.reply, rendered(call))
 
@@ -140,11 +140,11 @@ class Broker:
         if not (self._scheduled or self._checkpointing or self._closed):
             self._scheduled = True
             self._idle.clear()
-            # Not in this turn of the loop but in the next: what has already arrived is read first and joins in.
+            # Not in this turn of the loop but in the next: requests that have already arrived are read first, to join.
             self._loop.call_soon(self._loop.call_soon, self._run)
 
     def _run(self) -> None:
-        """Carries out what is waiting, as much as one transaction may have."""
+        """Carries out the calls that wait, as many as one transaction may have."""
         self._scheduled = False
         if self._checkpointing or self._closed:
             return
@@ -162,7 +162,7 @@ class Broker:
         self._committed(batch)
 
     def _carry_out(self, batch: Batch) -> None:
-        """Receives come last, those that wait before those that are new: they see what came with them."""
+        """Receives run last, waiting ones before new ones, so that they see what the other calls have sent."""
         now = self.clock.now()
         receives = []
         for call in batch.calls:
@@ -180,12 +180,12 @@ class Broker:
                 batch.deferred = receives[place:]
                 break
             self._perform(call, batch, now)
-        woken = self.engine.woken()  # by receives: messages that stay visible
+        woken = self.engine.woken()  # by receives whose messages stay visible
         waited_for = not woken.isdisjoint(self._parked.by_queue)
         self._look_again = batch.full or waited_for or any(call.queue in woken for call in batch.parked)
 
     def _committed(self, batch: Batch) -> None:
-        """It has happened: polls wait or do not wait any more. Answers leave when it is durable."""
+        """The transaction is committed: polls are parked or unparked. Answers are sent when it is durable."""
         self.engine.committed()
         del self._undelivered[:]
         for call in batch.unparked:
@@ -221,7 +221,7 @@ class Broker:
                 self._synced(None)
         else:
             self._syncer.sync(self._synced)
-            # The disk is busy for a while: the time to write the answers, and to go on with the next transaction.
+            # The disk is busy for a while, which is time to render the answers and go on with the next transaction.
             for batch in self._syncing:
                 self._render_all(batch)
 
@@ -239,7 +239,7 @@ class Broker:
         self._plan()
 
     def _give_up(self, error: Exception, batches: list[Batch]) -> None:
-        """After a sync that failed nobody knows what is on disk: it must be read again, by a new broker."""
+        """After a sync that failed, nobody knows what is on disk: a new broker has to read it again."""
         self._disk_failure = f"The broker's disk failed ({error}). Restart the broker: it then knows what is stored."
         log.critical("%s", self._disk_failure)
         unsynced, self._unsynced = self._unsynced, []
@@ -259,13 +259,13 @@ class Broker:
         self._plan()
 
     def _look_at_disk(self) -> None:
-        """Stops to take messages while there is still room to give the others out."""
+        """Stops accepting messages while there is still room to deliver the others."""
         if self._free_space is None or monotonic() - self._disk_seen < _DISK_SECONDS:
             return
         self._disk_seen = monotonic()
         low = self._free_space() < _RESERVE
         if low and not self._disk_is_low:
-            # From here on the log is written over and over, and the database has all the room it needs.
+            # From now on the log is overwritten from its start, and the database has all the room that it needs.
             self.engine.checkpoint()
         self._disk_is_low = low
 
@@ -305,7 +305,7 @@ class Broker:
             raise ServiceError(SERVICE_UNAVAILABLE, "The broker's disk is almost full: it takes no message now.")
 
     def _serve_parked(self, batch: Batch, now: int) -> None:
-        """Gives what has become visible to the polls that wait for it, first come, first served."""
+        """Gives messages that have become visible to the polls that wait for them, first come, first served."""
         woken, everywhere = self.engine.woken(), self._look_again
         parked = self._parked.by_queue
         names = [name for name in parked if name in woken or everywhere or self.engine.next_look(name) <= now]
@@ -324,7 +324,7 @@ class Broker:
                 batch.unparked.append(call)
 
     def _repeat_one_by_one(self, batch: Batch, error: Exception) -> None:
-        """The shared transaction failed: each call is carried out again in one of its own, and answers for itself."""
+        """The shared transaction failed: each call is carried out again, in a transaction of its own."""
         pause = FIRST_PAUSE
         if self._maintenance.running:
             pause = self._maintenance.put_off(error)
@@ -360,7 +360,7 @@ class Broker:
             self._await_sync(alone)
         else:
             self._answer(alone)
-        # What the broker does by itself was undone as well; the disk gets a moment before it is tried again.
+        # The broker's own work was rolled back as well; it is tried again after a pause, which gives the disk a moment.
         self._loop.call_later(pause, self._try_again)
         if self._pending:
             self._schedule()
@@ -380,7 +380,7 @@ class Broker:
                 call.answer = rendered(call)
 
     def _answer(self, batch: Batch) -> None:
-        """The transaction is durable: everybody may know."""
+        """Sends the answers, because the transaction is durable."""
         for call in batch.done:
             self._reply(call)
 
@@ -399,7 +399,7 @@ class Broker:
         call.request.reply(call.answer)
 
     def _plan(self) -> None:
-        """When to run next: now if something waits, else when something falls due."""
+        """Plans the next run: now if something waits, otherwise when something falls due."""
         if self._pending or self._undelivered or (self._look_again and self._parked):
             self._schedule()
             return
@@ -430,7 +430,7 @@ class Broker:
         if self._parked.sweep_is_due:
             self._drop_polls_of_the_gone()
         self._parked.add(call)
-        # Something may have become visible between its look and now.
+        # Something may have become visible between the receive and now.
         self._look_again = self._look_again or self.engine.next_look(call.queue) <= self.clock.now()
 
     def _unpark(self, call: PendingCall) -> None:
@@ -439,7 +439,7 @@ class Broker:
         self._parked.remove(call)
 
     def _drop_polls_of_the_gone(self) -> None:
-        """Who hangs up and asks again leaves a poll behind each time; nobody else would look at it before its end."""
+        """A client that hangs up and polls again leaves a poll behind each time, which would wait until its end."""
         for call in self._parked:
             if call.request.hung_up:
                 self._unpark(call)
@@ -448,7 +448,7 @@ class Broker:
 
     def _end_poll(self, call: PendingCall) -> None:
         if self._checkpointing:
-            # Nobody may look at the engine now.
+            # Nobody may use the engine now.
             call.timer = self._loop.call_later(0.001, self._end_poll, call)
             return
         self._unpark(call)

@@ -37,7 +37,7 @@ DEFAULT_PORT: Final = 9324
 DEFAULT_DATA: Final = Path("semel-data")
 _ACCEPTED_AT_ONCE: Final = 64
 _NO_ROOM_SECONDS: Final = 1.0
-_OWN_FILES: Final = 128  # that are no connections: the database, the log, those of the process around the broker
+_OWN_FILES: Final = 128  # open files that are not connections: the database, the log, others of this process
 _FEWEST: Final = 16  # connections
 
 
@@ -60,7 +60,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
     def check(self) -> None:
-        """Raises StartError with the way out."""
+        """Raises StartError, which says what to do."""
         if not ACCOUNT.match(self.account):
             raise StartError(f"--account {self.account}: an AWS account has 12 digits")
         if not REGION.match(self.region):
@@ -78,9 +78,10 @@ class Options:
 
 
 class Acceptor:
-    """Takes in clients, several in each turn of the event loop. uvloop's own server takes one a turn: while calls are
-    carried out, a turn lasts milliseconds, and clients that come together would wait for seconds. It is one a turn
-    while the broker is overloaded: to take a client in only to refuse it costs more than to let it wait outside."""
+    """Accepts clients, several in each turn of the event loop. uvloop's own server accepts one in each turn: while
+    calls are carried out, a turn takes milliseconds, and clients that connect together would wait for seconds. While
+    the broker is overloaded, one is accepted in each turn: to accept a client only to refuse it costs more than to let
+    it wait."""
 
     def __init__(self, listener: socket.socket, broker: Broker) -> None:
         self._listener, self._broker = listener, broker
@@ -91,7 +92,7 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     async def close(self) -> None:
-        """Returns when those that were being taken in are the broker's to end."""
+        """Stops accepting. Returns when all clients accepted so far have been passed to the broker."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener)
@@ -104,7 +105,7 @@ class Acceptor:
                 client, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no file or no memory is left for it
+            except OSError as error:  # no file descriptor or no memory is left for it
                 log.error("no connection can be accepted for %g s: %s", _NO_ROOM_SECONDS, error.strerror)
                 self._loop.remove_reader(self._listener)
                 self._pause = self._loop.call_later(_NO_ROOM_SECONDS, self._resume)
@@ -122,7 +123,7 @@ class Acceptor:
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._broker.connect, client)
-        except OSError:  # it has gone
+        except OSError:  # the client has gone
             client.close()
 
 
@@ -137,7 +138,7 @@ class Running:
         """Takes no new connection, finishes what is under way, and returns when all of it is on disk."""
         await self._acceptor.close()
         await self.broker.stop()
-        # Closed connections still send what they have; give them a moment to.
+        # Connections that are being closed still send their last answers; give them a moment.
         for _ in range(100):
             if not self.broker.connections:
                 break
@@ -145,7 +146,7 @@ class Running:
 
 
 async def start(options: Options) -> Running:
-    """A listening broker. Raises StartError if it can't be had."""
+    """Starts a broker that listens. Raises StartError if that is not possible."""
     options.check()
     credentials = Credentials.load(options.credentials) if options.credentials else None
     listener = listen(options.host, options.port)
@@ -192,7 +193,7 @@ def raise_file_limit(limits: Limits) -> None:
 
 
 def _that_fit(limits: Limits) -> Limits:
-    """No more connections than this process may have open files."""
+    """The limits, with no more connections than this process may have open files."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY or files >= limits.connections + limits.lingering + _OWN_FILES:
         return limits

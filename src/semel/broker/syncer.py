@@ -22,13 +22,13 @@ _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 class Syncer:
     """Syncs one file, and does other work that would hold up the event loop, one thing at a time.
 
-    `file` is the write-ahead log of the database: what was committed before a sync began is on disk when it has ended.
+    `file` is the write-ahead log of the database: what was committed before a sync began is on disk when the sync ends.
     The file is the same one for as long as the database is open."""
 
     def __init__(self, file: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file, self._loop = file, loop
         self._descriptor: int | None = None
-        self._seconds = 0.0  # that a sync took of late
+        self._seconds = 0.0  # that a sync took recently, on average
         self._work: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="semel-sync", daemon=True)
         self._thread.start()
@@ -48,11 +48,11 @@ class Syncer:
 
     @property
     def is_fast(self) -> bool:
-        """Whether the disk is done sooner than it takes to wake another thread a few times."""
+        """Whether a sync takes less time than waking another thread a few times."""
         return self._seconds < _FAST_SECONDS
 
     def sync_now(self) -> None:
-        """On the thread of whoever calls. Only while no other sync is under way."""
+        """Syncs on the caller's thread. Call it only while no other sync is under way."""
         self._sync()
 
     def _sync(self) -> None:

@@ -15,7 +15,7 @@ from semel.errors import InvalidRequest, SemelError
 from semel.text import printable
 from semel.version import __version__
 
-# Modules with commands. They are imported by `build_parser`: not before `main` can handle a Ctrl-C.
+# Modules with commands. `build_parser` imports them, so that `main` can handle a Ctrl-C meanwhile.
 _SUBJECTS: Final = {
     "run": ("run", "pipeline", "workers", "broker"),
     "operate": ("queues", "messages", "dlq", "jobs", "dashboard", "top", "audit", "annotate"),
@@ -30,7 +30,7 @@ def build_parser() -> RootParser:
         description="Process every SQS message exactly once, in effect.",
         epilog="examples:\n  semel broker --port 9324\n  semel run shop:app --endpoint-url http://127.0.0.1:9324\n\n"
         "`semel COMMAND --help` shows the options, examples and exit codes of a command.\n"
-        "Each option has an environment variable, too: see docs/reference/options.md.",
+        "Most options have an environment variable, too: see docs/reference/options.md.",
     )
     parser.add_argument("--version", action="version", version=f"semel {__version__}", help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -53,15 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(options.run(options))
         sys.stdout.flush()
     except SemelError as error:
-        print(f"semel: {printable(str(error))}", file=sys.stderr)  # it may quote a server
+        print(f"semel: {printable(str(error))}", file=sys.stderr)  # it may contain text of a server
         return ExitCode.USAGE if isinstance(error, InvalidRequest) else ExitCode.FAILED
     except BrokenPipeError:
-        # The reader of a pipe has closed it. Nothing may be written at exit, either.
+        # The reader has closed the pipe. Nothing may be written at exit, either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except KeyboardInterrupt:
-        # `python -m` ends by the signal, whatever we return, if Ctrl-C came while a text was executed (as dataclasses
-        # do when they are imported) and none was executed since.
+        # If Ctrl-C came during an `exec` (dataclasses call it when they are imported), `python -m` ends by the signal,
+        # whatever we return, unless another `exec` has run since.
         exec("")  # noqa: S102
         return ExitCode.INTERRUPTED
     return ExitCode.INTERRUPTED if code == ExitCode.OK and signal.SIGINT in signals.received else code

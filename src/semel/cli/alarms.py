@@ -23,8 +23,8 @@ def add_to(commands: Any) -> None:
         "alarms",
         run,
         "write the alarms that queues need",
-        description="Write alarms for queues: dead-letter messages, age of the oldest message, in flight near the "
-        "limit, received and not deleted. Thresholds come from the queue's own attributes.",
+        description="Write alarms for queues: dead-letter messages, age of the oldest message, messages in flight "
+        "near the limit, messages received but not deleted. Thresholds come from the queue's own attributes.",
         examples="""
             semel alarms orders --sns arn:aws:sns:eu-west-1:123456789012:ops > alarms.yaml
             semel alarms orders refunds --target terraform > alarms.tf
@@ -41,11 +41,11 @@ def add_to(commands: Any) -> None:
     option(
         parser,
         "--target",
-        "what the alarms are written for; cli: commands of the AWS CLI",
+        "format of the alarms; cli: commands of the AWS CLI",
         choices=_TARGETS,
         default="cloudformation",
     )
-    option(parser, "--sns ARN", "topic that alarms in CloudWatch notify", type=str)
+    option(parser, "--sns ARN", "SNS topic that CloudWatch alarms notify", type=str)
     options.add_aws(parser)
     option(parser, "--offline", "do not call SQS: use its defaults, and QUEUE-dlq as dead-letter queue")
     option(parser, "--dlq QUEUE", "the dead-letter queue; with --offline and one QUEUE")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from semel.doctor.alarms import formats as alarm_formats
 
     if args.dlq and not (args.offline and len(args.queues) == 1):
-        raise UsageError("--dlq goes with --offline and one QUEUE; otherwise SQS knows the dead-letter queue")
+        raise UsageError("--dlq needs --offline and one QUEUE; otherwise the dead-letter queue is read from SQS")
     if args.sns is not None and not _TOPIC.fullmatch(args.sns):
         raise UsageError(
             f"--sns {args.sns}: not the ARN of a topic; it looks like arn:aws:sns:eu-west-1:123456789012:ops"

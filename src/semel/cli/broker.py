@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
     )
     options.add_listen(parser, 9324)
     where = parser.add_mutually_exclusive_group()
-    option(where, "--data FOLDER", "folder of the queues (default: ./semel-data)", type=Path)
+    option(where, "--data FOLDER", "folder for the queues' data (default: ./semel-data)", type=Path)
     option(where, "--ephemeral", "keep queues in memory only")
     option(parser, "--account ID", "AWS account of callers who have no other", default="000000000000", type=str)
     option(
@@ -52,12 +52,12 @@ def add_to(commands: Any) -> None:
         "policies of queues. A profile may have aws_account_id and aws_user_id",
         type=Path,
     )
-    option(parser, "--insecure", "accept other machines without credentials")
+    option(parser, "--insecure", "accept requests from other machines without credentials")
     option(
         parser,
         "--allow-host NAME",
-        "host name by which clients reach this broker; repeatable. Without --credentials, only addresses, names "
-        "without a dot and names in .localhost, .local, .internal and .test are accepted otherwise",
+        "host name by which clients reach this broker; repeatable. Without --credentials, other names are refused, "
+        "except IP addresses, names without a dot and names in .localhost, .local, .internal and .test",
         repeat=True,
         type=str,
     )
@@ -73,7 +73,7 @@ def add_to(commands: Any) -> None:
     option(
         parser,
         "--clock",
-        "manual: time moves only by the admin interface",
+        "manual: time moves only through the admin interface",
         choices=("system", "manual"),
         default="system",
     )
@@ -93,7 +93,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Only now: `semel --help` should not have to load a server.
+    # Imported here, so that `semel --help` does not have to load a server.
     from semel.broker.faults import parse_setting
     from semel.broker.process import serve
     from semel.broker.startup import DEFAULT_DATA, Options

@@ -1,7 +1,7 @@
-"""The dashboard beside a broker: a process of its own that begins once the broker listens, and ends with it.
+"""The dashboard beside a broker: a process of its own that starts once the broker listens, and ends with it.
 
-The rules: a port that cannot be had is known before anything starts; the token is handed over where no list of
-processes shows it; if the broker is killed, the pipe between them ends, and the dashboard with it.
+The rules: a port that is not available is reported before anything starts; the token is passed where no list of
+processes shows it; if the broker is killed, the pipe between them closes, and the dashboard ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class Dashboard:
-    """Has the port from the start; the process runs while `beside` is entered."""
+    """Listens on the port from the start; the process runs inside `with beside(…)`."""
 
     def __init__(self, options: Options, port: int, token: str | None) -> None:
         try:
@@ -71,12 +71,12 @@ class Dashboard:
                 process.wait()
 
     def _environment(self) -> dict[str, str]:
-        """As this process has it, with credentials that the broker takes."""
+        """The environment of this process, with credentials that the broker accepts."""
         environment = {name: value for name, value in os.environ.items() if name != "SEMEL_TOKEN"}
         if self._token is not None:
             environment["SEMEL_TOKEN"] = self._token
         if self._options.credentials is None:
-            # The broker does not look at signatures: anything will do to make one.
+            # The broker does not check signatures, so any credentials will do.
             environment |= {"AWS_ACCESS_KEY_ID": "semel", "AWS_SECRET_ACCESS_KEY": "semel"}
         else:
             access_key, secret = Credentials.load(self._options.credentials).operator(self._options.account)
@@ -87,6 +87,6 @@ class Dashboard:
 
 
 def _reachable(url: str) -> str:
-    """A broker that listens everywhere is asked on this machine."""
+    """The address for the dashboard: a broker that listens everywhere is reached on the loopback address."""
     parts = urlsplit(url)
     return f"http://{_EVERYWHERE[parts.hostname]}:{parts.port}" if parts.hostname in _EVERYWHERE else url

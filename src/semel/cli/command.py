@@ -2,8 +2,8 @@
 
 The variable of an option is SEMEL_, the command and the option: SEMEL_BROKER_PORT is `semel broker --port`. An option
 that means the same in several commands (`common`) has one variable for all of them: SEMEL_LEDGER. A flag wins over its
-variable. What an App sets wins over the variable, too: such a variable is read by the App itself (`app`). What an
-action is about and whether it is confirmed (`never`: --all, --yes, …) must be said each time.
+variable. What an App sets wins over the variable, too, so the App itself reads such variables (`app`). Options that say
+what an action affects, or that confirm it (`never`: --all, --yes, …), have no variable: they must be given each time.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _NO: Final = ("0", "false", "no", "off")
 
 
 class UsageError(InvalidRequest):
-    """The options or arguments make no sense, whatever the state of the queues. Exit code 2."""
+    """The options or arguments are wrong, whatever the state of the queues. Exit code 2."""
 
 
 @contextmanager
 def wrong_usage(option: str = "") -> Iterator[None]:
-    """Around code that only checks options: what it refuses is wrong usage, of `option` if it is named."""
+    """For code that only checks options: turns its errors into UsageError, which names `option` if it is given."""
     try:
         yield
     except (SemelError, ValueError) as error:
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 
     `environment` of the parsed namespace has the names of the options that come from the environment."""
 
-    codes: tuple[ExitCode, ...] = ()  # that its help explains
+    codes: tuple[ExitCode, ...] = ()  # the exit codes that its help explains
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _HelpFormatter}
@@ -108,7 +108,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _value(self, action: argparse.Action, text: str) -> Any:
-        """What the text of a variable stands for."""
+        """The value of an option, from the text of its variable."""
         try:
             if action.nargs == 0:
                 return self._switch(action, text)
@@ -141,7 +141,7 @@ class RootParser(Parser):
 
     @contextmanager
     def subject(self, name: str) -> Iterator[None]:
-        """The commands that are added meanwhile are about this."""
+        """Commands that are added inside this block are listed under this subject."""
         before = len(self._commands._get_subactions())
         yield
         self._by_subject[name] = self._commands._get_subactions()[before:]
@@ -164,7 +164,7 @@ class _NotGiven(list[Any]):
 
 
 def some_text(text: str) -> str:
-    """Not empty: an unset variable of a shell is not the same as an option left out."""
+    """Refuses an empty text, which usually comes from an unset variable of the shell."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty; is a variable unset?")
     return text
@@ -181,9 +181,9 @@ def option(
     toml: str = "",
     **details: Any,
 ) -> argparse.Action:
-    """Adds an option to a parser or to a group. `usage` is its name and what its value is called, such as `--rate N`;
-    without the latter it is a switch. A default is added to the help; as a text it is read like a value. `code` and
-    `toml` say how the same is written in Python and in a pipeline file, for the table of options in docs/."""
+    """Adds an option to a parser or to a group. `usage` is the name of the option and of its value, such as `--rate N`;
+    without a value it is a switch. A default is added to the help; if it is a text, it is parsed like a value. `code`
+    and `toml` are the same option in Python and in a pipeline file, for the table of options in docs/."""
     name, _, metavar = usage.partition(" ")
     default = details.get("default")
     if isinstance(default, str | int) and default != "":
@@ -225,8 +225,8 @@ def command(
     codes: Mapping[ExitCode, str] | None = None,
     **details: Any,
 ) -> Parser:
-    """Adds a command. Its description is its help as a sentence, unless there is more to say. `codes` says what an exit
-    code means here, where that is more than the common meaning."""
+    """Adds a command. Without a description, its help is used as a sentence. `codes` has the meanings that differ from
+    the common meanings of exit codes."""
     shown = {code: MEANINGS[code] for code in _ALWAYS} | dict(codes or {})
     more = [textwrap.dedent(notes).strip()] if notes else []
     more.append("exit codes:\n" + "\n".join(_code_lines(shown)))
@@ -237,7 +237,7 @@ def command(
 
 
 def command_group(commands: Any, name: str, help: str, *, examples: str, description: str = "") -> Any:
-    """Adds a command that only has commands of its own. Those are added to what is returned."""
+    """Adds a command that only has subcommands. Add these to the object that is returned."""
     parser = _add_parser(commands, name, help, description, examples)
     return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

@@ -1,6 +1,6 @@
 """Shell completion, by argcomplete: the shell calls `semel` with the line so far, and the parsers answer.
 
-argcomplete is imported only for that, and to print a script.
+argcomplete is imported only for completion and to print a script.
 """
 
 from __future__ import annotations
@@ -59,5 +59,5 @@ def complete(parser: Parser) -> None:
 
 
 def _nothing(**_: object) -> Sequence[str]:
-    """Nobody knows the names of queues and addresses without asking: no file is meant."""
+    """No completion: names of queues and addresses are not known here, and names of files would be wrong."""
     return ()

@@ -1,4 +1,4 @@
-"""Questions before something is changed. Without a terminal to ask at, nothing is done unless --yes is given."""
+"""Questions before something is changed. Without a terminal, nothing is done unless --yes is given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_terminal(args: argparse.Namespace, action: str) -> None:
 
 
 def ask(question: str) -> str:
-    """What is typed; the end of the input is no answer."""
+    """Returns what the user types; an empty text at the end of the input."""
     # Not `input`: a Ctrl-C right after its prompt is lost until a key is pressed.
     print(question, end="", flush=True)
     line = sys.stdin.readline()

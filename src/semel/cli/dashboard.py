@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
         run,
         "show queues, dead letters and workers in a browser",
         description="Serve pages and a JSON API: queues, messages, dead letters, workers, doctor. The URL that it "
-        "prints has a token; whoever has it may do everything.",
+        "prints contains a token; whoever has the token may do everything.",
         examples="""
             semel dashboard --endpoint-url http://127.0.0.1:9324
             semel dashboard --ledger postgresql://localhost/shop --attempt-log attempts/
@@ -55,7 +55,7 @@ def add_to(commands: Any) -> None:
     option(
         where,
         "--open",
-        "ask nobody for a token: every user and every program of this machine may do everything; 127.0.0.1 only",
+        "require no token: every user and every program of this machine may do everything; 127.0.0.1 only",
     )
     options.add(where, "--read-only")
     option(where, "--name HOST", "host name by which browsers reach this dashboard; repeatable", repeat=True, type=str)

@@ -41,9 +41,9 @@ def add_to(commands: Any) -> None:
         demos,
         "handler",
         handler,
-        "the loop from the tutorials beside a Semel handler; some seconds",
-        description="The same faulty queue twice. The loop from the tutorials charges some orders twice. A Semel "
-        "handler charges each order once, although its workers are killed.",
+        "compare the loop from the tutorials with a Semel handler; some seconds",
+        description="Process the same faulty queue in two ways. The loop from the tutorials charges some orders twice. "
+        "A Semel handler charges each order once, although its workers are killed.",
         examples="""
             semel demo handler                 needs only: pip install semel
             semel demo handler --orders 1000
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
         demos,
         "pipeline",
         pipeline,
-        "a Spark pipeline into a table, its driver killed; about a minute",
+        "a Spark pipeline into a table, with its driver killed; about a minute",
         description="A faulty queue, and a producer that sends some orders twice and some malformed messages. A Spark "
         "pipeline writes each order once into a Parquet table. Its driver is killed with SIGKILL in the middle of the "
         "work, and started again.",

@@ -1,7 +1,7 @@
-"""A job on a terminal until its end: a progress bar, keys to pause and cancel, and Ctrl-C.
+"""Shows a job on a terminal until it ends: a progress bar, keys to pause and cancel, and Ctrl-C.
 
 The rule: the first Ctrl-C cancels the job, which releases what it has claimed; the second ends the process at once. A
-job that was only waited for goes on.
+job that the command only waits for is not cancelled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINE_INTERVAL: Final = 5.0  # seconds between lines where there is no terminal
 
 
 class Followed(NamedTuple):
-    """`interrupted`: cancelled with Ctrl-C or c here. The job has not ended if the timeout passed before."""
+    """`interrupted`: cancelled here, with Ctrl-C or the key c. If the timeout has passed, the job has not ended."""
 
     job: Job
     interrupted: bool
@@ -48,7 +48,7 @@ def follow(
     timeout: float | None = None,
     stream: TextIO | None = None,
 ) -> Followed:
-    """The job as it is at its end. With `cancel`, Ctrl-C and the key c cancel it."""
+    """Returns the job when it has ended or the timeout has passed. With `cancel`, Ctrl-C and the key c cancel it."""
     screen = _Screen(quiet=quiet, stream=stream)
     started = last = time.monotonic()
     cancelled = False
@@ -98,7 +98,7 @@ def finish(service: Records, job: Job, args: argparse.Namespace) -> int:
 
 
 def exit_code(job: Job) -> ExitCode:
-    """Of a job that has ended."""
+    """The exit code for a job that has ended."""
     match str(job.state):
         case "done":
             return ExitCode.OK
@@ -109,7 +109,7 @@ def exit_code(job: Job) -> ExitCode:
 
 
 def summary(job: Job) -> str:
-    """One line for the end."""
+    """The result of a job in one line."""
     counts = job.counts
     parts = [
         f"{value:,} {name}"
@@ -149,10 +149,10 @@ def bar(job: Job, room: int, *, unicode: bool = True) -> str:
 
 
 class _Screen(StatusLine):
-    _newest: Line | None = None  # line of the job that was shown
+    _newest: Line | None = None  # the last line of the job that was shown
 
     def news(self, job: Job) -> None:
-        """The lines of the job, once each."""
+        """Writes the lines of the job, each one once."""
         lines = list(job.messages)
         shown = max((place for place, line in enumerate(lines) if line == self._newest), default=-1)
         for line in lines[shown + 1 :]:
@@ -167,7 +167,7 @@ class _Screen(StatusLine):
 
 @contextlib.contextmanager
 def _interrupts(wanted: bool) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed; the second time it is a KeyboardInterrupt."""
+    """Yields a function that says whether Ctrl-C was pressed. A second Ctrl-C raises KeyboardInterrupt."""
     pressed = 0
 
     def on_signal(_number: int, _frame: Any) -> None:
@@ -191,7 +191,7 @@ def _interrupts(wanted: bool) -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def _keys(screen: _Screen, wanted: bool) -> Iterator[Callable[[], str]]:
-    """The key that was pressed, or nothing; only on a terminal that shows the bar."""
+    """Yields a function that returns the key that was pressed, or ""; only on a terminal that shows the bar."""
     try:
         import termios
         import tty

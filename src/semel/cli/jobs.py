@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CONTROLS: Final = {
     "pause": "A paused job releases the messages that it has claimed, and claims them again when it is resumed.",
-    "resume": "It goes on where it was paused.",
+    "resume": "It continues where it was paused.",
     "cancel": "It ends at its next checkpoint. What it has done stays done; the rest stays in the queue.",
 }
 
@@ -27,8 +27,8 @@ def add_to(commands: Any) -> None:
         commands,
         "jobs",
         "list, pause, resume, cancel and wait for jobs",
-        description="""The redrives, deletes and restores of this user, in any terminal or dashboard on this machine;
-        or those of a dashboard (--dashboard). The last 200 are kept.""",
+        description="""List and control the redrives, deletes and restores of this user, in any terminal or dashboard
+        on this machine; or those of a dashboard (--dashboard). The last 200 are kept.""",
         examples="""
         semel jobs list
         semel jobs cancel 20261116-120000-a1b2c3
@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
         "show",
         _show,
         "show one job with its messages",
-        description="Show one job: what it is to do, its counts, and the lines that it printed.",
+        description="Show one job: its plan, its counts, and the lines that it printed.",
         examples="semel jobs show 20261116-120000-a1b2c3",
     )
     for action, text in _CONTROLS.items():

@@ -57,8 +57,8 @@ def _add_send(commands: Any, name: str) -> None:
         "send",
         _send,
         "send messages" if not short else "send messages (short for: messages send)",
-        description=f"""Send one message, or one for each line of a file, in batches of ten. The ids of the messages
-        that were sent are printed.{short}""",
+        description=f"""Send one message, or one for each line of a file, in batches of ten, and print the ids
+        of the messages that were sent.{short}""",
         examples=f"""
         {name} orders '{{"id": 1}}' --key order-1
         echo hello | {name} orders -
@@ -71,9 +71,9 @@ def _add_send(commands: Any, name: str) -> None:
     parser.add_argument(
         "body", nargs="?", metavar="BODY", help="the body; - reads standard input, without its final newline"
     )
-    option(parser, "--file FILE", "the body is in this file", env="never")
+    option(parser, "--file FILE", "read the body from this file", env="never")
     option(parser, "--lines FILE", "send each line of this file as a message; - is standard input", env="never")
-    option(parser, "--key KEY", "the idempotency key, in the attribute idempotency-key", env="never")
+    option(parser, "--key KEY", "the idempotency key, sent as the attribute idempotency-key", env="never")
     option(
         parser,
         "--attribute NAME=VALUE",
@@ -172,7 +172,7 @@ def _body(args: argparse.Namespace) -> str:
 
 
 class SentMessage(NamedTuple):
-    """`line`: of the file, with --lines."""
+    """`line`: the line of the file, with --lines."""
 
     message_id: str
     sequence: str | None = None
@@ -180,8 +180,8 @@ class SentMessage(NamedTuple):
 
 
 class LineSender:
-    """Sends the lines of a file. On a FIFO queue one by one, and not past one that failed: that would break the order
-    of its group."""
+    """Sends the lines of a file. On a FIFO queue it sends one at a time and stops at the first failure, as going on
+    would break the order of the group."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class LineSender:
         self._clock, self._sleep = clock, sleep
         self.sent = self.empty = 0
         self.failures: list[tuple[int, str]] = []  # line, and why
-        self.stopped: tuple[int, str] | None = None  # the first line that was not tried, and why
+        self.stopped: tuple[int, str] | None = None  # the line at which it stopped, and why
 
     def run(self, lines: Iterable[bytes]) -> Iterator[SentMessage]:
         from semel.sqs.client.messages import Failure
@@ -205,7 +205,7 @@ class LineSender:
         batch = 1 if self._queue.fifo else _BATCH if self._rate is None else min(_BATCH, max(1, int(self._rate)))
         next_at = self._clock()
         for numbered in _batches(self._texts(lines), batch):
-            if self._stops():  # at a line before this one, which is no text
+            if self._stops():  # at an earlier line, which is not UTF-8
                 return
             if self._rate is not None:
                 self._sleep(max(0.0, next_at - self._clock()))
@@ -276,7 +276,7 @@ def _opened(name: str) -> BinaryIO:
 
 
 def _report(args: argparse.Namespace, queue: Queue, sender: LineSender) -> int:
-    """The end, on standard error: what was not sent, and how to send it."""
+    """Reports on standard error what was not sent, and how to send it."""
 
     def warn(text: str) -> None:
         print(f"semel: {output.one_line(text)}", file=sys.stderr)
@@ -390,7 +390,7 @@ def _tail(args: argparse.Namespace) -> int:
         arrivals = _from_broker(queue, admin) if admin is not None else _by_receiving(queue, args.max_receive)
         interval = args.interval or (1.0 if admin is not None else 10.0)
         left = args.limit
-        next(arrivals)  # what is in the queue already
+        next(arrivals)  # skips what is in the queue already
         print(f"new messages of {queue.name}, every {output.duration(interval)}; Ctrl-C ends it", file=sys.stderr)
         while True:
             time.sleep(interval)
@@ -413,7 +413,7 @@ def _show(args: argparse.Namespace, message: DeadLetterMessage) -> None:
 
 
 def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]]:
-    """What arrived since the poll before, each time; by place, so that nothing is received."""
+    """Yields what arrived since the previous poll. It goes by places in the queue, so that nothing is received."""
     from semel.dlq.messages import DeadLetterMessage
 
     place = admin.peek(queue.name, limit=1, bodies=False).end
@@ -429,7 +429,7 @@ def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]
 
 
 def _by_receiving(queue: Queue, max_receive: int | None) -> Iterator[list[DeadLetterMessage]]:
-    """What arrived since the poll before, each time. A poll receives every message once and releases it."""
+    """Yields what arrived since the previous poll. A poll receives every message once and releases it."""
     from semel.dlq.access import MAX_RECEIVE, ScanPage, open_access
     from semel.dlq.messages import DeadLetterMessage
 

@@ -22,8 +22,8 @@ OUTPUTS: Final = ("table", "json", "jsonl")
 
 
 def add_aws(parser: Any, *, code: str = "", toml: str = "") -> None:
-    """To a parser, or to a group of its options: --endpoint-url, --region and --profile. `code` and `toml` are patterns
-    for the names of the three, such as App({}=…)."""
+    """Adds --endpoint-url, --region and --profile to a parser or to a group of its options. `code` and `toml` are
+    patterns for the names of the three, such as App({}=…)."""
 
     def add(usage: str, help: str, **details: Any) -> None:
         field = usage.partition(" ")[0].removeprefix("--").replace("-", "_")
@@ -37,7 +37,7 @@ def add_aws(parser: Any, *, code: str = "", toml: str = "") -> None:
 
 
 def client(args: argparse.Namespace) -> Client:
-    """The client for these three options. It is to be closed."""
+    """The client for these three options. The caller closes it."""
     from semel.sqs import Client
 
     return Client(args.endpoint_url, args.region, args.profile)
@@ -60,7 +60,7 @@ def add_dashboard(parser: Any) -> None:
 
 
 def dashboard(args: argparse.Namespace) -> str | None:
-    """The dashboard to go through. A flag that says where SQS is wins over the variable."""
+    """The dashboard to go through, if any. A flag that says where SQS is wins over SEMEL_DASHBOARD."""
     flags = [f"--{name.replace('_', '-')}" for name in _AWS if getattr(args, name, None)]
     url: str | None = args.dashboard
     if not flags or url is None:
@@ -87,11 +87,11 @@ def add_ledger(parser: Any, variable: Variable = "common") -> None:
 
 
 def add_workers(parser: Any) -> None:
-    """--worker, --control-token and --attempt-log of the commands that show everything."""
+    """Adds --worker, --control-token and --attempt-log, for the commands that show everything."""
     option(
         parser,
         "--worker [HOST:]PORT",
-        "health endpoint of a worker; repeatable. Workers of this user on this machine are found without it",
+        "health endpoint of a worker; repeatable. Workers of this user on this machine are found automatically",
         type=worker_address,
         repeat=True,
     )
@@ -109,14 +109,14 @@ def add_control_token(parser: Any, variable: Variable = "common") -> None:
     option(
         parser,
         "--control-token TOKEN",
-        "bearer token of the workers' /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments are visible "
+        "bearer token for the workers' /workers and /control; prefer $SEMEL_CONTROL_TOKEN: arguments are visible "
         "in the process list",
         env=variable,
     )
 
 
 def observed(args: argparse.Namespace) -> dict[str, Any]:
-    """What the commands that show everything were given, by the names of the dashboard's settings."""
+    """The options of the commands that show everything, under the names of the dashboard's settings."""
     return {
         "endpoint_url": args.endpoint_url,
         "region": args.region,
@@ -213,7 +213,7 @@ def at_least(least: int) -> Any:
 
 
 def duration(text: str) -> float:
-    """Above zero; a bare number is seconds."""
+    """A duration above zero; a bare number means seconds."""
     try:
         value = seconds(float(text) if text.replace(".", "", 1).isdigit() else text)
     except SemelError as error:
@@ -257,12 +257,12 @@ def whole_seconds(high: str, low: str = "") -> Any:
 # Options that are the same everywhere.
 
 _SHARED: Final[dict[str, dict[str, Any]]] = {
-    "--any-queue": {"help": "also if QUEUE is not the dead-letter queue of any queue", "env": "never"},
+    "--any-queue": {"help": "continue even if QUEUE is not the dead-letter queue of any queue", "env": "never"},
     "--cores N": {"help": "number of cores of this machine to use (default: all)", "type": at_least(1)},
     "--force": {"help": "replace the file if it exists", "env": "never"},
     "--master URL": {"help": "Spark master (default: this machine)"},
     "--max-receive N": {"help": "on SQS: maximum number of messages to receive (default: 1,000)", "type": at_least(1)},
-    "--quiet": {"help": "no progress on standard error", "env": "common"},
+    "--quiet": {"help": "show no progress on standard error", "env": "common"},
     "--read-only": {"help": "allow no changes"},
     "--receive": {"help": "on SQS: receive messages even if that may move them to another queue", "env": "never"},
     "--yes": {"help": "do not ask for confirmation", "env": "never"},
@@ -270,6 +270,6 @@ _SHARED: Final[dict[str, dict[str, Any]]] = {
 
 
 def add(target: Any, *usages: str) -> None:
-    """To a parser, or to a group of its options."""
+    """Adds shared options to a parser or to a group of its options."""
     for usage in usages:
         option(target, usage, **_SHARED[usage])

@@ -17,7 +17,7 @@ from semel.text import one_line as one_line
 from semel.text import printable as printable
 
 _UNLIMITED: Final = 1_000_000  # columns: a pipe gets whole lines
-_LEAST: Final = 24  # columns that the last cell of a line keeps; before that, optional columns are left out
+_LEAST: Final = 24  # columns that the last cell keeps at least; optional columns are left out first
 
 
 def body(text: str) -> str:
@@ -42,8 +42,8 @@ def width() -> int:
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), optional: Sequence[str] = ()
 ) -> str:
-    """Columns as wide as they need to be. On a narrow terminal the `optional` columns are left out, the first one
-    first, and then the last column is cut."""
+    """Columns as wide as they need to be. On a narrow terminal the `optional` columns are left out in their
+    order, and then the last column is cut."""
     lines = [list(heads), *([one_line(cell) for cell in row] for row in rows)]
     widths = {head: max(len(line[place]) for line in lines) for place, head in enumerate(heads)}
     room, shown = width(), list(heads)
@@ -94,17 +94,17 @@ def as_json(value: Any) -> Any:
 
 
 def print_json(value: Any, output: str) -> None:
-    """As `--output json` or `jsonl` has it: indented, or a line for each entry of a list."""
+    """Prints JSON: indented for `--output json`, a line for each entry of a list for `jsonl`."""
     content = as_json(value)
     entries = content if output == "jsonl" and isinstance(content, list) else [content]
     for entry in entries:
-        # On a terminal nothing of a message may control it; elsewhere the text is read as it is.
+        # On a terminal, non-ASCII text is escaped, so that no message can control it; elsewhere it is written as it is.
         text = json.dumps(entry, indent=2 if output == "json" else None, ensure_ascii=sys.stdout.isatty())
         print(text, flush=output == "jsonl")
 
 
 def show(args: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
-    """One value or a list of them: the text, or JSON."""
+    """Prints a value or a list of values, as text or as JSON."""
     if args.output == "table":
         print(text())
     else:
@@ -112,7 +112,7 @@ def show(args: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
 
 
 def notes(*lines: str) -> None:
-    """On standard error."""
+    """Prints notes on standard error."""
     for line in lines:
         if line:
             print(f"note: {one_line(line)}", file=sys.stderr)

@@ -70,11 +70,11 @@ def _add_run(steps: Any) -> None:
             If SQS, the table, the ledger or the store does not answer, the pipeline waits,
             says so, and continues. With --exit-when-empty it gives up after 15 minutes.
 
-            SIGTERM: the batch in progress is finished, for up to 60 seconds. Ctrl-C: for up
-            to 5 seconds. A second one of either ends the pipeline at once. Start it again
-            at any time: nothing is lost or doubled.
+            SIGTERM waits up to 60 seconds for the batch in progress to finish, Ctrl-C up to
+            5 seconds. A second signal ends the pipeline at once. Start it again at any
+            time: nothing is lost or doubled.
 
-            Java: pip install 'semel[spark]' includes one; JAVA_HOME and PATH come first.
+            Java: pip install 'semel[spark]' has one; JAVA_HOME and PATH take precedence.
         """,
         codes={
             ExitCode.OK: "done, or stopped between two batches",
@@ -139,8 +139,8 @@ def _all_rejected(report: Report, pipeline: Pipeline) -> str:
 
 
 def _loaded(args: argparse.Namespace) -> Pipeline:
-    """The file's pipeline; where SQS is, as the command line says it, comes before what the file says. Called before
-    anything of `semel.spark` is imported: what is missing is told in one line."""
+    """Loads the pipeline from its file; the SQS options of the command line override the file. Called before anything
+    of `semel.spark` is imported, so that a missing package is reported in one line."""
     _check_is_there(args.file)
     require("a pipeline", "pyspark", "pyarrow", "pandas", "pydantic", "rich", extra="spark")
     from semel.spark.pipeline.config_file import load
@@ -184,10 +184,11 @@ def _add_reset(steps: Any) -> None:
         steps,
         "reset",
         reset,
-        "start the checkpoint anew; what is sealed is written first",
-        description="For a checkpoint that does not belong to its segment log or its table any more: Spark's folder "
-        "query/ was removed, an older copy was restored, or a segment is gone. What is sealed and not in the table is "
-        "written by the next run; what is in the table is not written again. Without --yes it shows its plan and asks.",
+        "start the checkpoint anew; sealed messages are written first",
+        description="For a checkpoint that no longer belongs to its segment log or its table: Spark's folder query/ "
+        "was removed, an older copy was restored, or a segment is gone. Messages that are sealed but not in the table "
+        "are written by the next run; those in the table are not written again. Without --yes it shows its plan and "
+        "asks.",
         examples="""
             semel pipeline reset orders.toml
             semel pipeline reset orders.toml --yes
@@ -280,7 +281,7 @@ def _add_check(steps: Any) -> None:
         "check a pipeline's file and what it needs; changes nothing",
         description="Check the file, the queues, the permissions of the credentials, the tables and the checkpoint. "
         "Permissions are tested with requests that cannot succeed, so that no message is received, sent, deleted or "
-        "changed. --create-dlq and --adopt are for a run with the same options.",
+        "changed. Give --create-dlq and --adopt if the run will have them.",
         examples="""
             semel pipeline check orders.toml
             semel pipeline check orders.toml --sql --output json

@@ -15,8 +15,8 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class StatusLine:
-    """One line that is drawn again and again where `moves` is true. Nothing is written if it is quiet, or once the
-    reader is gone."""
+    """One line, which is redrawn in place if `moves` is true. Nothing is written if it is quiet, or once the stream
+    cannot be written to."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -29,7 +29,7 @@ class StatusLine:
         self._write(f"{_ERASE}{text[: width - 1]}" if self.moves else f"{text}\n")
 
     def write(self, text: str) -> None:
-        """Lines that stay."""
+        """Writes lines that are not redrawn."""
         self.erase()
         self._write("\n".join(one_line(line) for line in text.split("\n")) + "\n")
 
@@ -64,7 +64,7 @@ class Progress:
             self._line.draw(f"{self._name}: {self._text}")
 
     def above(self, text: str, stream: TextIO) -> None:
-        """Write lines that stay, to `stream`, without tearing the one that moves."""
+        """Writes text to `stream`, above the line that is redrawn."""
         with self._lock:
             self._line.erase()
             print(text, file=stream, flush=True)

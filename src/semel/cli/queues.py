@@ -152,8 +152,8 @@ def _add_create(actions: Any) -> None:
         _create,
         "create a queue, with its dead-letter queue",
         description="""Create a queue. With --dlq its dead-letter queue is created too, unless it exists, with a
-        retention of 14 days. A queue that exists with the same attributes is left as it is; with other attributes
-        that is an error.""",
+        retention of 14 days. If the queue exists with the same attributes, it is left as it is; with other
+        attributes, that is an error.""",
         examples="""
         semel queues create orders --dlq
         semel queues create payments --fifo --dlq --max-receives 3 --visibility 5m
@@ -161,12 +161,12 @@ def _add_create(actions: Any) -> None:
         """,
     )
     parser.add_argument("name", type=options.some_text, metavar="NAME", help="the queue's name")
-    option(parser, "--fifo", "a FIFO queue; .fifo is added to the name", env="never")
+    option(parser, "--fifo", "create a FIFO queue; .fifo is added to the name", env="never")
     option(parser, "--content-deduplication", "FIFO: equal bodies within five minutes are one message")
     option(
         parser,
         "--dlq NAME",
-        "with a dead-letter queue (default: the queue's name with -dlq)",
+        "also create a dead-letter queue (default name: the queue's name with -dlq)",
         env="never",
         nargs="?",
         const=True,
@@ -256,8 +256,8 @@ def _existing(queue: Queue) -> dict[str, str] | None:
 def _checked(
     name: str, existing: Mapping[str, str] | None, attributes: Mapping[str, str], dlq: str | None, receives: int
 ) -> str | None:
-    """The RedrivePolicy that the queue has and that is wanted. Raises if the queue exists with other attributes, before
-    anything is created."""
+    """The RedrivePolicy that the queue already has, if any. Raises, before anything is created, if the queue exists
+    with attributes other than those wanted."""
     from semel.dlq.queues import dead_letter_queue_name, max_receives
 
     if existing is None:
@@ -342,7 +342,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _read(queue: Queue) -> tuple[QueueSummary, dict[str, str]]:
-    """With the queues that have this one as their dead-letter queue."""
+    """The summary, with the source queues of a dead-letter queue; and the attributes."""
     from semel.dlq.queues import source_urls
     from semel.sqs.errors import QueueNotFound, SqsError
 

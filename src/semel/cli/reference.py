@@ -15,16 +15,16 @@ _INTRODUCTION: Final = """\
 
 This page is made from the code: `python -m semel.cli.reference > docs/reference/options.md`.
 
-Every option of the command line has an environment variable: `SEMEL_`, the command and the option, so that
+Most options of the command line have an environment variable: `SEMEL_`, the command and the option, so that
 `SEMEL_BROKER_PORT` is `semel broker --port`. An option that means the same in several commands has one variable for all
-of them: `SEMEL_LEDGER`. The first that is set wins: the flag, what the handler or the `App` sets in code (for `semel
-run`), the variable, the default. An option that can be repeated takes several values from its variable, separated by
-commas; a switch is turned on by `1`. An empty variable counts as not set. What an action is about and whether it is
-confirmed, such as `--all` and `--yes`, has no variable. Options cannot be abbreviated.
+of them: `SEMEL_LEDGER`. The first of these that is set wins: the flag, what the handler or the `App` sets in code (for
+`semel run`), the variable, the default. An option that can be repeated takes several values from its variable,
+separated by commas; a switch is turned on by `1`. An empty variable counts as not set. Options that say what an action
+affects, or that confirm it, such as `--all` and `--yes`, have no variable. Options cannot be abbreviated.
 
 SQS's endpoint, region and profile have the variables of AWS: `AWS_ENDPOINT_URL_SQS`, `AWS_REGION`, `AWS_PROFILE`.
-Besides, `SEMEL_STATE` is the folder of jobs, audit log and snapshots, and `SEMEL_SPARK_LOG` the level of Spark's own
-log (`warn`, `info`).
+Two more variables: `SEMEL_STATE` is the folder of jobs, audit log and snapshots, and `SEMEL_SPARK_LOG` is the
+level of Spark's own log (`warn`, `info`).
 """
 _AWS: Final = {"--endpoint-url": "AWS_ENDPOINT_URL_SQS", "--region": "AWS_REGION", "--profile": "AWS_PROFILE"}
 
@@ -62,7 +62,7 @@ def _table(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
-    """Those of handlers, most of which have no flag."""
+    """The table of handler settings, most of which have no flag."""
     yield from ("## Settings of handlers", "")
     yield "In code: `@app.handler(lease=…)` for one handler, `App(lease=…)` or `app.run(lease=…)` for all of an app."
     yield from ("", _row(("setting", "environment", "option of `semel run`", "meaning")), _row(["---"] * 4))

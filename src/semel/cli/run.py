@@ -184,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_options(args: argparse.Namespace) -> RunOptions:
-    """Raises UsageError for what is wrong whatever the app is."""
+    """Raises UsageError for options that are wrong for any app."""
     from semel.consumer import settings
     from semel.consumer.app_loader import RunOptions
     from semel.durations import seconds

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Where the queues are: an endpoint, or a dashboard."""
+    """Adds the options that say where the queues are: an endpoint, or a dashboard."""
     group = parser.add_argument_group("endpoint")
     options.add_aws(group)
     options.add_dashboard(group)
@@ -72,7 +72,7 @@ def _opened(args: argparse.Namespace) -> Iterator[Service]:
 
 
 def open_records(args: argparse.Namespace) -> Records:
-    """Of a dashboard, or of the state folder, which any process of this user writes into."""
+    """The records of a dashboard, or of the state folder, which is shared by all processes of this user."""
     if url := options.dashboard(args):
         from semel.dlq.remote_service import RemoteDeadLetterService
 

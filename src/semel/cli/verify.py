@@ -73,14 +73,14 @@ def add_to(commands: Any) -> None:
     option(
         parser,
         "--logged KINDS",
-        "events that the history would have if they had happened, such as send,effect,delete, or all "
-        "(default: those that it has)",
+        "kinds of events that are always logged, so that a missing one did not happen, such as send,effect,delete, "
+        "or all (default: those that the history has)",
         type=_kinds,
     )
     option(
         parser,
         "--grace TIME",
-        "what was sent this long before the end of the history may still be on its way, and is not lost",
+        "messages sent less than this before the end of the history may still be on their way, and are not lost",
         type=options.duration,
     )
     option(parser, "--limit N", "maximum number of findings of each kind", type=options.at_least(1), default=20)

@@ -109,7 +109,7 @@ def _add(
 
 
 def _add_chosen(parser: Any, variable: Variable, *, queues: bool = True) -> None:
-    """`variable`: what an action is about must be said each time."""
+    """`variable` is "never" for actions: the workers that they affect must be named each time."""
     if queues:
         option(
             parser, "--queue QUEUE", "only this queue; repeatable (default: all queues)", env=variable, action="append"
@@ -189,7 +189,7 @@ def act(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace, url: str) -> dict[str, Any]:
-    """The last answer has the state of all queues; what was done is said for each."""
+    """The last answer, which has the state of all queues; its `done` says what was done for each one."""
     from semel.telemetry.worker_client import send_command
 
     answers = [
@@ -206,7 +206,7 @@ def _code(answers: Sequence[_Answer]) -> int:
 def _show(answers: Sequence[_Answer], format: str, text: Callable[[_Answer], str]) -> None:
     if format == "table":
         for reply in answers:
-            print(output.printable(text(reply)))  # what a worker says of itself
+            print(output.printable(text(reply)))  # it contains text of the worker
     else:
         shown = [reply.answer or {"id": reply.worker, "url": reply.url, "error": reply.error} for reply in answers]
         output.print_json(shown, format)
@@ -238,7 +238,7 @@ def _url(name: str, known: dict[str, str]) -> str:
 
 
 def _ask_all(chosen: Sequence[tuple[str, str]], ask: Callable[[str], Any]) -> list[_Answer]:
-    """Side by side, on threads that nobody waits for after a Ctrl-C."""
+    """Asks all workers in parallel, on daemon threads, so that a Ctrl-C does not wait for them."""
     answers: dict[int, _Answer] = {}
 
     def asked(place: int) -> None:
@@ -261,7 +261,7 @@ def _outcome(reply: _Answer) -> str:
 
 
 class _Log:
-    """The audit log: what cannot be written there is not done."""
+    """The audit log. An action that cannot be written there is not carried out."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from semel.dlq.audit import Audit, somebody

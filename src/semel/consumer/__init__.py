@@ -2,8 +2,8 @@
 
 Follow one message in this order: `app` and `runtime` start a `queue_consumer` for each handler; its line is `receiver`,
 `claimer`, `scheduler`, `worker` (which calls the handler through `handler_caller`), `dead_letter_sender`, `recorder`,
-`acknowledger`. `in_flight` knows the state of every message, `lifecycle` what may follow from it, and `heartbeat` keeps
-them hidden and claimed meanwhile. docs/explanation/architecture.md walks down the line.
+`acknowledger`. `in_flight` knows the state of every message, `lifecycle` says what may follow from it, and `heartbeat`
+keeps messages hidden and claimed meanwhile. docs/explanation/architecture.md walks down the line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from semel.consumer.outcomes import Skip as Skip
     from semel.consumer.run_report import Report as Report
 
-# Each name is loaded when it is first asked for: other modules of this package are used without them.
+# Each name is imported on first use: other modules of this package are used without them.
 _WHERE: Final = {
     "App": "semel.consumer.app",
     "Backoff": "semel.consumer.backoff",

@@ -1,4 +1,4 @@
-"""The end of the line: messages whose outcome is recorded are deleted, others are returned to the queue; ten a call.
+"""The end of the line: deletes messages whose outcome is recorded, and returns others to the queue, ten per call.
 
 A delete that fails does no harm: the next delivery finds its key done, and is deleted as a duplicate.
 """
@@ -65,8 +65,8 @@ class Acknowledger(Stage[Delivery]):
 
 
 class Returner(Stage[tuple[Delivery, int]]):
-    """Sets how long messages stay hidden: until their next attempt, or not at all. If that fails they come back when
-    their visibility timeout ends: later, not never."""
+    """Sets how long messages stay hidden: until their next attempt, or not at all. If that fails, they still come back
+    when their visibility timeout ends."""
 
     role = "return"
 

@@ -25,7 +25,7 @@ WEIGHT: Final = 0.2  # of a new measurement
 
 class Admission:
     def __init__(self, handlers: int, max_bytes: int, *, ahead: int = 0) -> None:
-        """`handlers`: messages that can be at work at a time; `ahead`: those received ahead of that."""
+        """`handlers`: how many messages can be at work at a time; `ahead`: how many more are received ahead."""
         self.handlers = handlers
         self.count = handlers + ahead
         self._max_bytes = max_bytes
@@ -121,12 +121,12 @@ class Prefetch:
             self._overhead += WEIGHT * (overhead - self._overhead)
 
     def observe_receive(self, seconds: float) -> None:
-        """A receive that brought messages. The shortest ones say what a round trip takes; others have waited."""
+        """A receive that brought messages. The shortest ones show how long a round trip takes; others have waited."""
         self._receive = min(seconds, self._receive * 1.1 + 0.001) if self._receive else seconds
 
     def suspend(self, now: float) -> None:
-        """A message was taken over from a worker that died. If it was the message that killed it, as few others as
-        possible are to be in flight: SQS counts each of their receives."""
+        """A message was taken over from a worker that died. If the message has killed the worker, as few others as
+        possible should be in flight, because SQS counts each of their receives."""
         self._suspended_until = now + SUSPENDED
 
     def ahead(self, handlers: int, now: float = 0.0) -> int:

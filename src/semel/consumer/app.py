@@ -1,6 +1,6 @@
 """The app: handlers for queues, the ledger that they share, and how they are run.
 
-The rule: whatever could not work is an error before the first message is received.
+The rule: anything that cannot work is an error before the first message is received.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ GC_THRESHOLD: Final = (20_000, 20, 50)
 class App:
     """Handlers for queues, with one ledger.
 
-    `ledger`: a Ledger or its address; by default SEMEL_LEDGER, else, if SQS is on this machine, the SQLite file
-    semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. `drain`: how long handlers may
-    take to finish after SIGTERM; by default SEMEL_DRAIN, else 25 seconds. Any option of a handler can be given here for
-    all of them; see `semel run --explain`.
+    `ledger`: a Ledger or its address. The default is SEMEL_LEDGER or, if that is not set and SQS is on this machine,
+    the SQLite file semel-ledger.db in the working folder. `attempt_log`: a folder, local or remote. `drain`: how long
+    handlers may take to finish after SIGTERM; the default is SEMEL_DRAIN, else 25 seconds. Every option of a handler
+    can also be set here, for all handlers; see `semel run --explain`.
 
     >>> from semel import App, Client
     >>> app = App(ledger="sqlite:///ledger.db")
@@ -89,19 +89,21 @@ class App:
     def handler(
         self, queue: str, *, key: KeySpec = None, payload: PayloadSpec | None = None, **options: Any
     ) -> Callable[[F], F]:
-        """Call the function with each message of `queue`, a name, URL or ARN. Options: see `semel.consumer.settings`.
+        """Register a function, which is called with each message of `queue`, a name, URL or ARN.
 
-        `key`: what makes two messages the same: "$.order.id", "attribute:NAME", "dedup-id", or a function of the
-        body; by default the attribute `idempotency-key` if the producer set one, else the MessageId.
-        `payload`: what must be the same where the key is, else the message is rejected as a conflict: the body (True),
-        fields, or a function of the body. By default the key alone decides; bodies that differ are counted.
+        `key`: where a message's key comes from: "$.order.id", "attribute:NAME", "dedup-id", or a function of the body.
+        The default is the attribute `idempotency-key` if the producer has set it, else the MessageId.
+        `payload`: what must be the same in all messages with the same key: the body (True), fields, or a function of
+        the body. If it differs, the message is rejected as a conflict. By default the key alone decides, and messages
+        whose body differs are only counted. Options: see `semel.consumer.settings`.
         """
         return self._register(queue, key, payload, options, is_batch=False)
 
     def batch_handler(
         self, queue: str, *, key: KeySpec = None, payload: PayloadSpec | None = None, **options: Any
     ) -> Callable[[F], F]:
-        """Call the function with a Batch of up to `size` messages, at most `linger` seconds after the first came."""
+        """Register a function, which is called with a Batch of up to `size` messages, at most `linger` seconds after
+        the first of them arrived."""
         return self._register(queue, key, payload, {"concurrency": 1, **options}, is_batch=True)
 
     def _register(
@@ -120,7 +122,7 @@ class App:
 
     @property
     def current(self) -> Context:
-        """The context of the handler that runs in this thread or task."""
+        """The context of the handler that is running in this thread or task."""
         return current()
 
     # Running.
@@ -128,17 +130,17 @@ class App:
     def run(self, **options: Any) -> Report:
         """Run until SIGTERM or SIGINT, or with exit_when_empty=True until the queues are empty; return after the drain.
 
-        Options: exit_when_empty, health ("host:port"), control_token, drain, create_dlq, and any option of a handler,
-        which then replaces what the handlers and the app set.
+        Options: exit_when_empty, health ("host:port"), control_token, drain, create_dlq, and every option of a handler.
+        An option of a handler that is given here overrides the value that the handlers and the app set.
         """
         if gc.get_threshold() == PYTHON_GC_THRESHOLD:
-            # Messages are many and short-lived: with the default, a tenth of the time is spent looking for cycles.
+            # Messages are many and short-lived: with Python's default, a tenth of the time is spent looking for cycles.
             gc.set_threshold(*GC_THRESHOLD)
         with ExitStack() as stack:
             runtime = self.prepare(stack, **options)
             setups = [consumer.setup for consumer in runtime.consumers]
             self.announce(setups, runtime.ledger, runtime.client, options.get("name", ""))
-            gc.freeze()  # what exists now is never garbage: it need not be examined again
+            gc.freeze()  # what exists now is never garbage, so it need not be examined again
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(OnSignals(runtime.stop))
             report = runtime.run()
@@ -146,7 +148,7 @@ class App:
         return report
 
     def start(self, stack: ExitStack, **options: Any) -> Runtime:
-        """Internal. A runtime that is running; the caller stops and finishes it."""
+        """Internal. Start a runtime, which the caller must stop and finish."""
         runtime = self.prepare(stack, **options)
         runtime.start()
         return runtime
@@ -200,26 +202,26 @@ class App:
     def connect_to(
         self, endpoint_url: str | None = None, region: str | None = None, profile: str | None = None
     ) -> None:
-        """Use another SQS than the configured one. What is None stays as it was."""
+        """Use this SQS instead of the configured one. An argument that is None changes nothing."""
         address = (endpoint_url, region, profile)
         self._address = tuple(new or old for new, old in zip(address, self._address, strict=True))
         self._client = Client(*self._address)
 
     def use_ledger(self, address: str) -> None:
-        """Use another ledger than the one that was configured."""
+        """Use this ledger instead of the configured one."""
         self._ledger = address
 
     def log_to(self, folder: str) -> None:
-        """Write the attempt log here."""
+        """Write the attempt log to this folder."""
         self._attempt_log = folder
 
     @property
     def profile(self) -> str | None:
-        """Internal. The AWS profile that was named for it."""
+        """Internal. The AWS profile that was configured, if any."""
         return self._address[2]
 
     def client(self) -> Client:
-        """Internal. The SQS client of the app, made when it is first needed."""
+        """Internal. The SQS client of the app, created on first use."""
         if self._client is None:
             self._client = Client(*self._address)
         return self._client
@@ -234,7 +236,7 @@ class App:
         return self._ledger or os.environ.get("SEMEL_LEDGER")
 
     def ledger(self, stack: ExitStack) -> Ledger:
-        """Internal. Opens it. Raises SemelError if none was configured and SQS is not on this machine."""
+        """Internal. Open the ledger. Raises SemelError if none is configured and SQS is not on this machine."""
         if not self._chosen_ledger:
             preflight.check_ledger_is_chosen(self.client().endpoint)
         configured = self.configured_ledger
@@ -254,7 +256,7 @@ class App:
         only: Collection[str] | None = None,
         **command_line: Any,
     ) -> list[QueueSetup]:
-        """Internal. One for each handler, its settings resolved. Raises SemelError for whatever could not work."""
+        """Internal. A setup for each handler, with its settings resolved. Raises SemelError for what cannot work."""
         if not self.handlers:
             raise SemelError("the app has no handlers: decorate a function with @app.handler('queue')")
         settings_.check_names(command_line, "a run")
@@ -319,7 +321,8 @@ class App:
     # In tests.
 
     def drain(self) -> int:
-        """Handle, on this thread, what can be received; returns how many messages took effect. See semel.testing."""
+        """Handle the messages that can be received now, on this thread. Returns how many messages took effect. See
+        semel.testing."""
         if self._drain is None:
             raise SemelError("app.drain() is for tests: use it inside `with semel.testing.driving(app, broker):`")
         return self._drain()

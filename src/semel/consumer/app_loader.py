@@ -1,6 +1,6 @@
-"""Finds an app by its name, `module:attribute`, and gives it what `semel run` was asked for.
+"""Finds an app by its name, `module:attribute`, and applies the options of `semel run` to it.
 
-The rule: whatever is wrong with the name, the module or the queues is an error in one line, before anything runs.
+The rule: anything wrong with the name, the module or the queues is an error of one line, before anything runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semel.errors import SemelError
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `semel run`. None, where that is allowed: not given. `queues` None: those of all handlers."""
+    """The options of `semel run`. None means not given; for `queues`, the queues of all handlers."""
 
     app: str
     queues: tuple[str, ...] | None = None

@@ -1,6 +1,6 @@
-"""How long to wait before a message is tried again: rules without a clock and without randomness of their own.
+"""How long to wait before a message is tried again.
 
-The same attempt and the same chance give the same delay.
+The rules have no clock and no randomness of their own: the same attempt and the same chance give the same delay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Jitter = Literal["full", "equal", "none"]
 
 
 class Backoff(Protocol):
-    """`attempt` is the one that has failed, 1 the first; `chance` is a random number in [0, 1).
+    """How long a failed message waits. `attempt`: the attempt that failed, from 1; `chance`: a random number in [0, 1).
 
     >>> from semel import App
     >>> class Patient:
@@ -32,7 +32,7 @@ class Backoff(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`base` seconds after the first attempt, `factor` times as long after each further one, never past `cap`.
+    """Wait for `base` after the first attempt and `factor` times as long after each further one, for at most `cap`.
 
     >>> from semel import App, Exponential
     >>> app = App(retry=Exponential(base="1s", cap="5m", jitter="none"))
@@ -63,7 +63,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same wait.
+    """Wait equally long after every attempt.
 
     >>> from semel import App, Fixed
     >>> app = App(retry=Fixed("30s"))
@@ -85,7 +85,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One wait after the other; when they are used up, the last one again and again.
+    """Wait for these delays one after the other, and then for the last one again and again.
 
     >>> from semel import App, Schedule
     >>> app = App(retry=Schedule([1, "30s", "5m"]))
@@ -109,7 +109,7 @@ class Schedule:
 
 
 def spread(delay: float, jitter: Jitter, chance: float) -> float:
-    """Keep those that failed together from coming back together: full is [0, delay), equal [delay / 2, delay)."""
+    """Keep messages that failed together from coming back together: full is [0, delay), equal [delay / 2, delay)."""
     match jitter:
         case "full":
             return delay * chance

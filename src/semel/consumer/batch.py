@@ -1,4 +1,4 @@
-"""Many messages for one call of a batch handler, each with an outcome of its own."""
+"""Many messages for one call of a batch handler, each with its own outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Item(Generic[T]):
-    """One message of a batch: done when the handler returns, unless it says otherwise.
+    """One message of a batch. It is done when the handler returns, unless the handler gives it another outcome.
 
     >>> from semel import App, Batch
     >>> app = App()
@@ -52,35 +52,36 @@ class Item(Generic[T]):
 
     @property
     def fence(self) -> int:
-        """The fence of this message's claim; it grows with every holder of the key."""
+        """The fence of this message's claim. It grows with every claim of the key."""
         return self._delivery.fence
 
     @property
     def attempt(self) -> int:
-        """1 for the first attempt at this message."""
+        """The number of this attempt, from 1."""
         return self._delivery.attempt
 
     @property
     def is_set_aside(self) -> bool:
-        """Whether it was rejected or put off."""
+        """Whether the handler called `reject` or `retry` for it."""
         return isinstance(self.outcome, Reject | Retry)
 
     def reject(self, reason: str) -> None:
-        """To the dead-letter queue, with this reason. In a transaction nothing stays of what was written for it: the
-        transaction is undone, and the handler called again with the other items."""
+        """Send this message to the dead-letter queue, with this reason. In a transaction, nothing remains of what was
+        written for it: the transaction is rolled back, and the handler is called again with the other items."""
         self.outcome = Reject(reason)
 
     def retry(self, reason: str = "", *, after: Duration | None = None) -> None:
-        """Again later. In a transaction nothing stays of what was written for it, as with `reject`."""
+        """Try this message again later. In a transaction, nothing remains of what was written for it, as with
+        `reject`."""
         self.outcome = Retry(reason, after=after)
 
     def skip(self) -> None:
-        """Done, with nothing to do."""
+        """Count this message as done, because there is nothing to do."""
         self.outcome = Skip()
 
 
 class Batch(Generic[T]):
-    """The messages of one call, in the order of their receipt; those of a FIFO group in their group's order.
+    """The messages of one call, in the order in which they were received, and within a FIFO group in its order.
 
     >>> from semel import App, Batch, Transaction
     >>> app = App()

@@ -1,7 +1,7 @@
 """The circuit breaker between polling and the ledger: it opens when the ledger does not answer, and closes by itself.
 
-Closed, it lets all polls through. Three failures in a row open it. When its wait is over a single probe decides whether
-it closes or waits longer.
+While closed, it lets all polls through. Three failures in a row open it. When its wait is over, a single probe decides
+whether it closes or waits longer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CircuitBreaker:
             logger.warning("the ledger answers again: polling continues")
 
     def pause(self) -> float:
-        """Seconds to wait before a poll; 0: go, and if the breaker is open, as the one who probes."""
+        """Seconds to wait before a poll; 0: poll now, and if the breaker is open, probe the ledger first."""
         if not self._openings:
             return 0.0
         with self._lock:

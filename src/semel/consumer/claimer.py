@@ -1,4 +1,5 @@
-"""Claims what was received: each message is read, the ledger asked for all keys with one call, each answer an event."""
+"""Claims received messages: reads them, asks the ledger for all keys in one call, and turns each answer into an
+event."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Claimer(Stage[Delivery]):
     # Reading.
 
     def _read(self, delivery: Delivery) -> None:
-        """Whatever is in a message, and whatever the user's own functions make of it: only this message is rejected."""
+        """Whatever is in a message, and whatever the user's functions do with it, only this message is rejected."""
         try:
             self._read_message(delivery)
         except BaseException as error:
@@ -75,8 +76,8 @@ class Claimer(Stage[Delivery]):
             delivery.ledger_key, delivery.payload = scoped(self._setup.scope, delivery.received.message_id), ""
 
     def _read_message(self, delivery: Delivery) -> None:
-        """Decode the body and find the key. A message without one is claimed under its id, as the ledger needs one to
-        reject it under; it is not given that id as its key."""
+        """Decode the body and find the key. A message without a key is claimed under its id, because the ledger needs a
+        key for the rejection; the id does not become the message's key."""
         received, handler = dead_letter_attributes.restored(delivery.received), self._setup.handler
         delivery.received = received
         try:
@@ -108,14 +109,14 @@ class Claimer(Stage[Delivery]):
         except BaseException as error:  # of the user's own function
             if not is_failure(error):
                 raise
-            # It cannot be what the key stands for already: that was read.
+            # It cannot be the payload that the key is known with: that one could be read.
             delivery.payload = f"unreadable/{delivery.received.message_id}"
             delivery.problem = delivery.problem or f"no payload: {described(error)}"
 
     # Asking the ledger.
 
     def _claim(self, chunk: Sequence[Delivery], keys: Sequence[str]) -> list[Answer]:
-        """What the ledger says of each, or why it refuses this one."""
+        """The ledger's answer for each message, or why it refuses this one."""
         setup = self._setup
         tools, lease, name = setup.tools, setup.settings.lease, setup.name
         requests = [
@@ -126,7 +127,7 @@ class Claimer(Stage[Delivery]):
         claimant, asked = tools.claimant(), set[str]()
 
         def claim(part: Sequence[ClaimRequest]) -> list[ClaimResult]:
-            """A repeated call wins what it may have won already; but a key that comes twice is still won once only."""
+            """A repeated call wins again what it may have won; but a key that occurs twice must be won only once."""
             claims_as = claimant if len(part) > 1 or part[0].key not in asked else tools.claimant()
             if len(part) == 1:
                 asked.add(part[0].key)
@@ -148,9 +149,9 @@ class Claimer(Stage[Delivery]):
         return list(answers)
 
     def _decided_by_key(self, chunk: Sequence[Delivery], answers: list[Answer]) -> list[Answer]:
-        """Unless the handler rejects conflicts, the key decides: a message under a known key is what the key stands
-        for, also if its body differs. That it differs is counted and logged. What cannot be read is no second sending
-        of anything: its conflict stays one."""
+        """Unless the handler rejects conflicts, the key decides: a message with a known key is taken for the same
+        message, even if its body differs. That it differs is counted and logged. A message that cannot be read is not
+        taken for a repeated send of another one: it remains a conflict."""
         if self._setup.handler.rejects_conflicts:
             return answers
         places = [
@@ -165,7 +166,7 @@ class Claimer(Stage[Delivery]):
         again = self._claim(differing, [delivery.ledger_key for delivery in differing])
         for place, delivery, answer in zip(places, differing, again, strict=True):
             answers[place] = answer
-            if isinstance(answer, Done | Won):  # one that is held comes again, and is counted then
+            if isinstance(answer, Done | Won):  # a message whose key is held comes again, and is counted then
                 delivery.error = "its payload is not the one that its key was first seen with"
                 decided.append(delivery)
         if decided:
@@ -173,7 +174,7 @@ class Claimer(Stage[Delivery]):
         return answers
 
     def _claim_apart(self, disputed: Sequence[Delivery]) -> None:
-        """Messages whose key belongs to another payload are rejected under a key that is theirs alone."""
+        """Claim messages whose key belongs to another payload under keys of their own, to reject them."""
         for delivery in disputed:
             delivery.payload = ""
         keys = [scoped(self._setup.scope, f"conflict/{delivery.received.message_id}") for delivery in disputed]
@@ -238,7 +239,7 @@ def _event_of(delivery: Delivery, answer: Answer) -> Event:
         case None:
             return Event.LEDGER_DOWN
         case LedgerError():
-            # If it is the key that the ledger cannot take, the message is rejected under one that it can.
+            # If the ledger cannot take the key, the message is rejected under a key that it can take.
             delivery.problem = f"unclaimable: {answer}"
             return Event.CONFLICT
         case Done():
@@ -255,7 +256,7 @@ def _event_of(delivery: Delivery, answer: Answer) -> Event:
 
 
 def _unstarted(attempt: int, started: bytes) -> int:
-    """How many earlier attempts ended before the handler was called: another message killed their worker. The first
-    attempt always counts, each later one only if the worker noted that it started."""
+    """How many earlier attempts ended before the handler was called, because another message killed their worker. The
+    first attempt always counts as started, each later one only if the worker noted that it started."""
     noted = {int(number) for number in started.split(b",") if number}
     return sum(1 for earlier in range(2, attempt) if earlier not in noted)

@@ -15,5 +15,5 @@ _CLOCK: Final[int | None] = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "
 
 
 def monotonic() -> float:
-    """Seconds since some fixed moment. Where the platform has no clock that counts suspends: time.monotonic()."""
+    """Seconds since some fixed moment. If the platform has no clock that counts the time asleep: time.monotonic()."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -1,4 +1,4 @@
-"""What a handler is told about its message, and what it can ask of the runtime while it works."""
+"""What a handler knows about its message, and what it can ask of the runtime while it works."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MISSING: Final = object()
 
 
 class Context:
-    """The claim that a handler works under.
+    """The message that a handler works on, and its claim.
 
-    `key` is the idempotency key: pass it on to whatever you call, so that a second attempt is known as such.
-    `fence` grows with every holder of the key: a store that compares it can refuse an overtaken one.
+    `key` is the idempotency key: pass it on to whatever you call, so that a second attempt is recognised.
+    `fence` grows with every claim of the key: a store that compares it can refuse a worker whose claim was taken over.
 
     >>> from semel import App, Context
     >>> app = App()
@@ -55,17 +55,18 @@ class Context:
 
     @property
     def key_origin(self) -> str:
-        """Where the key was read from: "message-id", "$.order.id", "carried" …"""
+        """Where the key was read from, such as "message-id", "$.order.id" or "carried"."""
         return self._delivery.key_origin
 
     @property
     def fence(self) -> int:
-        """The fence of the claim; it grows with every holder of the key."""
+        """The fence of the claim. It grows with every claim of the key."""
         return self._delivery.fence
 
     @property
     def attempt(self) -> int:
-        """1 for the first; counted by the ledger: deliveries that another worker had claimed do not count."""
+        """The number of this attempt, from 1. The ledger counts attempts: a delivery of a key that another worker has
+        claimed does not count."""
         return self._delivery.attempt
 
     @property
@@ -80,22 +81,24 @@ class Context:
 
     @property
     def deadline(self) -> float:
-        """When the claim ends, by semel.consumer.clock.monotonic(), unless the heartbeat extends it once more."""
+        """When the claim or the visibility timeout ends, by semel.consumer.clock.monotonic(), unless the heartbeat
+        extends it again."""
         return self._delivery.deadline
 
     @property
     def lost(self) -> threading.Event:
-        """Set once the claim may be gone: stop then, another may be at it by now. Async handlers are cancelled too."""
+        """Set when the claim may be lost. Stop working then: another worker may have claimed the key. Async handlers
+        are also cancelled."""
         return self._delivery.lost_event()
 
     def check(self) -> None:
-        """Raise Lost if the claim may be gone: call it between the parts of long work."""
+        """Raise Lost if the claim may be lost. Call this between the parts of long work."""
         if self._delivery.is_lost:
             raise Lost(f"the claim on {self.key!r} may be gone: another worker may have the message by now")
 
     @property
     def log(self) -> MessageLogger:
-        """A logger that says queue, message id, key, fence and attempt with each line."""
+        """A logger that adds queue, message id, key, fence and attempt to each line."""
         if self._log is None:
             delivery = self._delivery
             self._log = message_logger(
@@ -108,11 +111,11 @@ class Context:
     @overload
     def step(self, name: str, work: Callable[[], T]) -> T: ...
     def step(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do a part of the work and note its result: the next attempt gets the result and does not do it again.
+        """Do a part of the work and save its result. The next attempt gets that result, and does not do the part again.
 
-        The result must be JSON. What `work` does can still happen twice, if the worker dies between the work and the
-        note. In an async handler it is awaited, and `work` may be a coroutine function or a plain one, which then
-        runs on the loop.
+        The result must be JSON. What `work` does can still happen twice, if the worker dies before the result is saved.
+        In an async handler, await the step. `work` may then be a coroutine function, or a plain function, which runs on
+        the event loop.
         """
         if self._delivery.setup.handler.is_async:
             return self._async_step(name, work)
@@ -148,7 +151,7 @@ class Context:
         delivery = self._delivery
         assert delivery.claim is not None
         if not delivery.setup.ledger.save_step(delivery.claim, name, value):
-            raise Lost(f"the claim on {self.key!r} was gone when its step {name!r} was to be noted")
+            raise Lost(f"the claim on {self.key!r} was lost before the result of its step {name!r} could be saved")
         delivery.steps = {**delivery.steps, name: value}
 
 
@@ -165,7 +168,7 @@ CURRENT: ContextVar[Delivery] = ContextVar("semel_current")
 
 
 def current() -> Context:
-    """The context of the handler that runs in this thread or task."""
+    """The context of the handler that is running in this thread or task."""
     try:
         return CURRENT.get().context
     except LookupError:

@@ -1,6 +1,6 @@
-"""Copies rejected messages to the dead-letter queue, with all that is known about why they are there.
+"""Copies rejected messages to the dead-letter queue, with all that is known about the reason.
 
-What cannot be copied stays in its own queue, and waits long before its next attempt.
+A message that cannot be copied stays in its queue, and waits for a long time before its next attempt.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DeadLetterSender(Stage[Delivery]):
 
 
 def _send(queue: Queue, entries: Sequence[Entry]) -> Sequence[object]:
-    """What SQS says of each. A call that it refuses because of one of them is made again for each alone."""
+    """The outcome of each send. A call that SQS refuses because of one entry is repeated for each entry alone."""
     try:
         return queue.send_many(entries)
     except BadRequest as error:
@@ -92,7 +92,7 @@ def _entry(delivery: Delivery, target: Queue) -> Entry:
         received.body,
         attributes=dead_letter_attributes.attributes(details, _attributes(delivery), len(received.body.encode())),
         group=(received.group or "dead-letters") if target.fifo else None,
-        # A second sending of this copy is the same copy; the message that comes back and fails again has a new id.
+        # SQS drops a second send of this copy. A message that is redriven and fails again has a new id.
         dedup=received.message_id if target.fifo else None,
         trace=received.trace,
     )
@@ -100,7 +100,8 @@ def _entry(delivery: Delivery, target: Queue) -> Entry:
 
 def _details(delivery: Delivery) -> dead_letter_attributes.DeadLetterDetails:
     reason, _, error = delivery.error.partition(": ")
-    # What no handler has seen and is known by its id alone may get its key from a better rule when it comes back.
+    # A message that no handler has seen, and whose key is only its id, may get a key from a better rule when it comes
+    # back.
     known_by_id = delivery.key_origin == "message-id" and bool(delivery.problem)
     return dead_letter_attributes.DeadLetterDetails(
         key="" if known_by_id else delivery.key,
@@ -114,7 +115,7 @@ def _details(delivery: Delivery) -> dead_letter_attributes.DeadLetterDetails:
 
 
 def _attributes(delivery: Delivery) -> Mapping[str, Attribute]:
-    """None where they cannot be read: that may be why it is here."""
+    """The attributes; empty if they cannot be read, which may be why the message is here."""
     try:
         return delivery.received.attributes
     except (LookupError, TypeError, ValueError, AttributeError):

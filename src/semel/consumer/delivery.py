@@ -1,4 +1,4 @@
-"""One message in this process, from its receipt to the end of its life here.
+"""One message in this process, from its receive until it has ended here.
 
 Its `state` changes only through the table of deliveries in flight, which asks the lifecycle under one lock.
 """
@@ -20,10 +20,10 @@ _NOT_LOST: Final = threading.Lock()  # guards the creation of `lost` events, whi
 
 
 class Delivery:
-    """What is not set yet is read from the class, so that a delivery costs only what it needs."""
+    """Values that are not set yet are read from the class, so that a delivery stores only what it needs."""
 
     state = State.RECEIVED
-    number = 0  # in the order of receipt
+    number = 0  # in the order of receives
     # Times by the monotonic clock. Deadlines are counted from before the call that set them.
     claimed_at = 0.0
     started_at = 0.0
@@ -41,13 +41,13 @@ class Delivery:
     fence = 0
     attempt = 0  # how often it was claimed
     unstarted = 0  # of those, claims whose worker died before the handler was called
-    steps: Mapping[str, bytes] = {}  # results of ctx.step, and what the consumer has noted itself
+    steps: Mapping[str, bytes] = {}  # results of ctx.step, and the consumer's own notes
     held_for = 0.0
-    holder: Delivery | None = None  # the message of its key that this process is working on
-    duplicates: tuple[Delivery, ...] = ()  # messages of its key that were returned until it has ended
+    holder: Delivery | None = None  # the message with the same key that this process is working on
+    duplicates: tuple[Delivery, ...] = ()  # messages with the same key that stay hidden until this one has ended
     claiming = False  # the claim call is under way
     unwanted = False  # to be returned as soon as the claim call has ended
-    # What came of it.
+    # The outcome.
     error = ""
     result = b""
     retry_after: float | None = None
@@ -73,7 +73,7 @@ class Delivery:
         self.size = len(body) if body.isascii() else len(body.encode("utf-8", "surrogatepass"))
         self.group = received.group if setup.fifo else None
         self.received_at = received_at  # before the call that received it
-        self.visible_at = visible_at  # when SQS shows it to others, unless the heartbeat succeeds before
+        self.visible_at = visible_at  # when others can see it, unless the heartbeat succeeds before
         self.lease_ends = visible_at
         self.arrived_at = arrived_at  # after that call
 
@@ -106,7 +106,7 @@ class Delivery:
             return self._lost
 
     def notify_lost(self) -> None:
-        """The claim may be gone: set the event that the handler may watch, and cancel the handler if it is async."""
+        """The claim may be lost: set the event that the handler may watch, and cancel the handler if it is async."""
         with _NOT_LOST:
             self.is_lost = True
             lost, cancel = self._lost, self.cancel

@@ -1,8 +1,8 @@
-"""When a run with exit_when_empty is over: its queues and the outbox are empty.
+"""Decides when a run with exit_when_empty is over: when its queues and the outbox are empty.
 
-The rules: it waits for what it put back itself, as long as that leads anywhere. It waits for what SQS delays. What
-others have in flight it waits for until nothing has come for a whole lease: a worker that died has lost its messages
-by then. What is left at the end is reported.
+The rules: the run waits for messages that it has returned itself, as long as it makes progress with them. It waits for
+messages that SQS delays. It waits for messages that others have in flight until nothing has come for a whole lease: by
+then, the messages of a worker that died are visible again. What is left at the end is reported.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from semel.sqs.errors import SqsError
 
 EMPTY_POLLS: Final = 2
 GIVEN_UP_PATIENCE: Final = 3.0  # seconds without any other message
-OUTBOX_PATIENCE: Final = 35.0  # seconds: whoever has taken a message from the outbox and died loses it after 30
+OUTBOX_PATIENCE: Final = 35.0  # seconds; a message that a dead worker took from the outbox can be taken again after 30
 _NOT_VISIBLE: Final = "ApproximateNumberOfMessagesNotVisible"
 _DELAYED: Final = "ApproximateNumberOfMessagesDelayed"
 
 
 class _Returned:
-    """What was returned to one queue and has not come again: retries, and what another worker has claimed.
+    """Messages that were returned to one queue and have not come again: retries, and messages that another worker has
+    claimed.
 
-    Some of it is given up on, which means not awaited: a message that has no dead-letter queue to go to, and where
-    nothing limits the attempts, one that has failed a few times."""
+    Some of them are given up on, which means that the run does not wait for them: a message that could not be moved to
+    a dead-letter queue and, if nothing limits the attempts, a message that has failed a few times."""
 
     def __init__(self, setup: QueueSetup, monotonic: Callable[[], float]) -> None:
         self._limited = setup.settings.max_attempts is not None or setup.settings.max_receives is not None
@@ -55,16 +56,16 @@ class _Returned:
                 self._given_up.add(name)
 
     def count(self) -> tuple[int, int]:
-        """How many there are: those that are awaited, and those that were given up on."""
+        """How many messages there are: those that the run waits for, and those that were given up on."""
         now = self._monotonic()
         with self._lock:
-            # What could be seen and did not come, another worker has.
+            # If a message became visible and did not come, another worker has it.
             self._visible_at = {name: at for name, at in self._visible_at.items() if at > now or name in self._given_up}
             given_up = sum(name in self._given_up for name in self._visible_at)
             return len(self._visible_at) - given_up, given_up
 
     def only_given_up(self, in_progress: Iterable[str]) -> bool:
-        """Whether all that has come lately, and is in progress, was given up on before."""
+        """Whether all messages that have come lately, and that are in progress, were given up on before."""
         with self._lock:
             idle = self._monotonic() - self._last_news
             return bool(self._given_up) and idle > GIVEN_UP_PATIENCE and self._given_up.issuperset(in_progress)
@@ -85,8 +86,8 @@ class EmptyCheck:
         self._returned[table.setup.name].add(delivery, seconds)
 
     def is_over(self, consumers: Sequence[QueueConsumer], unsendable: int) -> bool:
-        """`unsendable`: messages of the outbox that SQS did not take."""
-        empty = [self._is_empty(consumer) for consumer in consumers]  # each is asked, also if one is not empty
+        """`unsendable`: how many messages of the outbox SQS did not accept."""
+        empty = [self._is_empty(consumer) for consumer in consumers]  # each is checked, even if one is not empty
         if not all(empty):
             self._empty_since = None
             return False
@@ -103,7 +104,7 @@ class EmptyCheck:
         returned, receiver = self._returned[consumer.name], consumer.receiver
         awaited, given_up = returned.count()
         if awaited:
-            receiver.empty_polls = 0  # those that count come after it
+            receiver.empty_polls = 0  # only later ones count
             return False
         in_progress = [delivery.received.message_id for delivery in list(consumer.in_flight.deliveries.values())]
         if in_progress or receiver.empty_polls < EMPTY_POLLS:
@@ -111,7 +112,8 @@ class EmptyCheck:
         return not self._more_to_come(consumer, given_up)
 
     def _more_to_come(self, consumer: QueueConsumer, given_up: int) -> bool:
-        """What no poll shows: messages that SQS delays, or that somebody else has in flight. Asked once a poll."""
+        """Whether there are messages that no poll shows: SQS delays them, or others have them in flight. SQS is asked
+        once per poll."""
         name, poll = consumer.name, consumer.receiver.empty_polls
         if name not in self._asked or self._asked[name][0] != poll:
             try:

@@ -19,7 +19,7 @@ WIDTH: Final = 80
 
 
 def explain(options: RunOptions) -> dict[str, Any]:
-    """As JSON. Opens the app's ledger and reads the attributes of its queues; receives nothing."""
+    """The explanation as JSON. Opens the app's ledger and reads the attributes of its queues, but receives nothing."""
     app = load_app(options)
     with ExitStack() as stack:
         ledger = app.ledger(stack)

@@ -1,6 +1,6 @@
 """A handler: a plain function, and what its signature asks for.
 
-The rule: whatever is wrong with a handler is an error when it is registered, before any message is received.
+The rule: anything wrong with a handler is an error when it is registered, before any message is received.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One registered function. `options` holds what was given with it, not yet resolved."""
+    """One registered function. `options` holds the options that were given with it, not yet resolved."""
 
     queue: str
     function: Callable[..., Any]
@@ -46,15 +46,15 @@ class Handler:
     decode: Decoder
     key: KeyRule
     payload: PayloadDigest
-    rejects_conflicts: bool  # a message under a known key with another payload is rejected; else the key decides
-    takes_message: bool  # the message itself in the place of its decoded body
-    context: str | None  # the names of the parameters that asked for these
+    rejects_conflicts: bool  # a message with a known key and another payload is rejected; else the key decides
+    takes_message: bool  # it gets the message itself instead of its decoded body
+    context: str | None  # the names of the parameters for the context, the transaction and the message
     transaction: str | None
     message: str | None
     options: Mapping[str, Any]
 
     def body_of(self, text: str, value: Any) -> Body:
-        """A body that was decoded into `value`, for its key and its digest: what was parsed is not parsed again."""
+        """A body that was decoded into `value`, for its key and its digest. Parsed JSON is not parsed again."""
         return Body(text, value) if is_parsed_json(self.decode) and value is not None else Body(text)
 
     @property
@@ -62,7 +62,7 @@ class Handler:
         return Guarantee.EXACTLY_ONCE if self.transaction else Guarantee.DEDUPLICATED
 
     def arguments(self, context: Any, message: Message | None, transaction: Transaction | None) -> dict[str, Any]:
-        """What the handler asked for besides the body."""
+        """The arguments that the handler asked for besides the body."""
         arguments: dict[str, Any] = {}
         if self.context:
             arguments[self.context] = context
@@ -86,13 +86,13 @@ def inspect_handler(
     payload: PayloadSpec | None = None,
     options: Mapping[str, Any],
 ) -> Handler:
-    """Read the function's signature. Raises SemelError, naming the handler and what it could be instead."""
+    """Read the function's signature. Raises SemelError, which names the handler and says how to change it."""
     name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
     is_async = callables.is_async(function)
     if reason := callables.not_run_by_a_call(function):
         raise SemelError(
             f"the handler {name} would never run: {reason}; make it a plain function or `async def`, and so every "
-            "decorator around it (one that runs what it wraps to its end can leave functools.wraps out)"
+            "decorator around it (a decorator that runs the wrapped function to its end can leave functools.wraps out)"
         )
     try:
         annotations = typing.get_type_hints(function)

@@ -1,6 +1,6 @@
 """Calls the handler: plain, async, in batches, and inside the ledger's transaction.
 
-Whatever a handler raises becomes one event of its message's life; no handler can bring its worker down.
+Whatever a handler raises becomes one event of its message; no handler can bring its worker down.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from semel.telemetry.attempt_log import Step
 from semel.user_exceptions import described, is_failure, text_of
 
 MARGIN: Final = 0.5  # seconds before the end of its claim at which a message is no longer started
-LOOKS: Final = 5  # times that an unknown outcome is looked up before the next delivery is left to find out
+LOOKS: Final = 5  # how often an unknown outcome is looked up, before it is left to the next delivery to find out
 
 
 class HandlerCaller:
-    """`on_commit` hears of each transaction: it may have sent something."""
+    """`on_commit` is called after each transaction, which may have sent messages."""
 
     def __init__(self, in_flight: InFlight, on_commit: Callable[[], None] = lambda: None) -> None:
         self._setup = in_flight.setup
@@ -54,7 +54,7 @@ class HandlerCaller:
     # Which messages are started.
 
     def _start(self, chunk: Sequence[Delivery]) -> list[Delivery]:
-        """Those whose handler is to be called now. The others have had their event, and go their way."""
+        """The messages whose handler is to be called now. The others get their event here."""
         now = self._setup.tools.monotonic()
         chosen = self._in_flight.apply_by(lambda delivery: self._event_at_start(delivery, now), chunk)
         started = chosen.pop(Event.STARTED, [])
@@ -91,8 +91,8 @@ class HandlerCaller:
         return Event.STARTED
 
     def _note_start(self, delivery: Delivery) -> bool:
-        """From the second attempt on, the ledger is told that the handler is called: a worker that dies takes messages
-        along that it had claimed but not started, and these have lost no attempt."""
+        """From the second attempt on, the ledger stores that the handler is called. A worker that dies has also claimed
+        messages that it had not started, and these must not lose an attempt."""
         noted = delivery.steps.get(STARTED, b"")
         noted = b"%b,%d" % (noted, delivery.attempt) if noted else b"%d" % delivery.attempt
         ledger = self._setup.ledger
@@ -103,7 +103,7 @@ class HandlerCaller:
             delivery.error = f"the ledger could not note its start: {error}"
             event = Event.LEDGER_DOWN
         else:
-            if isinstance(saved, LedgerError):  # such as for steps that take up all the room: it starts without
+            if isinstance(saved, LedgerError):  # such as if steps take up all the space: it starts without the note
                 self._reporter.ledger_refused("step", saved)
                 return True
             if saved:
@@ -116,7 +116,8 @@ class HandlerCaller:
     # What a handler's end means.
 
     def _finish(self, chunk: Sequence[Delivery], event: Event) -> None:
-        """Their handler has ended, all in the same way. Decides whether a failure was the last one."""
+        """The handler of these messages has ended, with the same event for all. Decides whether a failed attempt was
+        the last one."""
         if not chunk:
             return
         tools = self._setup.tools
@@ -179,7 +180,7 @@ class HandlerCaller:
                 self._reporter.log(Step.RELEASED, (delivery,), spent)
 
     def _event_for(self, delivery: Delivery, error: BaseException, *, quiet: bool = False) -> Event:
-        """What an exception of the handler's means for its message. What is no failure is raised."""
+        """The event that an exception of the handler leads to. An exception that is not a failure is raised again."""
         if not is_failure(error):
             raise error
         delivery.error = described(error)
@@ -236,7 +237,7 @@ class HandlerCaller:
         return _done(handler.function(delivery.value, **handler.arguments(delivery.context, delivery.received, tx)))
 
     async def handle_async(self, delivery: Delivery) -> None:
-        """Call an async handler; a lost claim or the end of a shutdown cancels it."""
+        """Call an async handler. It is cancelled if its claim is lost, or when the drain is over."""
         # From the second attempt on the ledger is called, which must not block the loop.
         started = (
             self._start((delivery,)) if delivery.attempt <= 1 else await asyncio.to_thread(self._start, (delivery,))
@@ -274,7 +275,7 @@ class HandlerCaller:
         except BaseException as error:
             if not is_failure(error):
                 raise
-            # Its effect is there: without its result it is still done, and must not run again.
+            # The effect has happened: even without its result the message is done, and must not run again.
             self._setup.metrics.results_dropped.add(1)
             delivery.context.log.warning("the result is not stored, the message is done without it: %s", text_of(error))
         else:
@@ -288,7 +289,7 @@ class HandlerCaller:
             deliveries = self._call_once(deliveries)
 
     def _call_once(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Returns those that are to be in a further call: what a transaction would have done was undone."""
+        """Returns the messages for a further call, if the transaction was rolled back to set some of them aside."""
         self._setup.tools.crash("before_work")
         batch: Batch[Any] = Batch(deliveries)
         handler, fifo = self._handler, self._setup.fifo
@@ -305,7 +306,7 @@ class HandlerCaller:
                 raise
             bad_one = handler.transaction and not fifo and not isinstance(error, LedgerUnavailable)
             if bad_one and len(deliveries) > 1:
-                # All of it was undone: find the bad one by halves, and let the others through.
+                # All of it was rolled back: halve the batch to find the bad message, and let the others through.
                 half = len(deliveries) // 2
                 for part in (deliveries[:half], deliveries[half:]):
                     while part:
@@ -320,25 +321,26 @@ class HandlerCaller:
 
     def _call_batch(self, batch: Batch[Any], tx: Transaction | None) -> None:
         copied = copy.copy(batch)
-        copied.items = list(batch.items)  # the handler's own: what it does to the list is not for us
+        copied.items = list(batch.items)  # a list for the handler: what it does to the list must not affect us
         result = self._handler.function(copied, **self._handler.arguments(None, None, tx))
         _done(asyncio.run(result) if self._handler.is_async else result)
 
     def _finish_items(self, batch: Batch[Any], deliveries: Sequence[Delivery], event: Event) -> None:
-        """The call is over; items that the handler had an outcome for part from the others."""
+        """The call is over: items that the handler gave an outcome get an event of their own."""
         by_event: dict[Event, list[Delivery]] = {}
         for item, delivery in zip(batch, deliveries, strict=True):
             this = event
             if item.outcome is not None and event is not Event.LEDGER_DOWN:
                 this = self._event_for(delivery, item.outcome)
-            # What a transaction has committed, it has recorded.
+            # If the transaction has committed, it has also recorded the skipped items.
             by_event.setdefault(event if this is Event.SUCCEEDED else this, []).append(delivery)
         for this, ended in by_event.items():
             self._finish(ended, this)
 
     def _set_aside(self, batch: Batch[Any], deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """End what the handler has rejected or put off, with nothing of it written. Returns the others. In a FIFO group
-        those behind it are given back: they must not be done before it is."""
+        """End the items that the handler has rejected or wants to retry; nothing was written for them. Returns the
+        others. In a FIFO group, the messages behind such an item are returned to the queue: they must not be done
+        before it."""
         left: list[Delivery] = []
         behind: list[Delivery] = []
         by_event: dict[Event, list[Delivery]] = {}
@@ -408,11 +410,13 @@ class HandlerCaller:
 
 
 class _SetAside(Exception):
-    """Items of a transaction's batch were rejected or put off: it is undone, and the call repeated without them."""
+    """The handler has rejected or retried items of a batch in a transaction: the transaction is rolled back, and the
+    call is repeated without them."""
 
 
 def _done(result: Any) -> Any:
-    """What a handler has returned. Work that it only promises was not done, and must not be recorded as done."""
+    """What a handler has returned. Raises if that still has to be awaited or iterated over: the work was not done, and
+    must not be recorded as done."""
     if result is not None and (kind := callables.unfinished(result)):
         raise SemelError(
             f"the handler returned {kind}, so its work is not done: await it, or make the handler and every decorator "
@@ -422,8 +426,9 @@ def _done(result: Any) -> Any:
 
 
 def _wished(retry: Retry) -> float | None:
-    """The seconds that a handler asked for; None if that is not possible, and its back-off decides."""
-    after = getattr(retry, "after", None)  # of a subclass, it may be missing, or anything
+    """The seconds that a handler asked for; None: its back-off decides, as it asked for none, or for what is not
+    possible."""
+    after = getattr(retry, "after", None)  # a subclass may lack it, or have anything there
     try:
         return None if after is None else seconds(after)
     except SemelError as error:

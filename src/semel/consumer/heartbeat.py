@@ -1,14 +1,15 @@
 """One heartbeat for all messages in flight, beside the line: it keeps them hidden, and their leases alive.
 
 The rules:
-1. It starts at the receipt and stops before a delete, a back-off or a release; a beat under way is waited for.
+1. It starts at the receive and stops before a delete, a back-off or a release, which wait for a beat that is under way.
 2. A beat is due at a third of the lease, with jitter: two may fail before anything is lost.
-3. Deadlines are counted from before a call. What was not confirmed by the margin before its deadline is lost.
-4. Visibility and lease are extended together, and lost apart. What is not begun is dropped with either. A handler at
-   work is told only if its claim may be gone; without its visibility it goes on, as its lease keeps others off.
-5. A beat never takes so long itself that the next one would be late: SQS has a sixth of the lease to answer in, and so
-   has the ledger.
-6. SQS hides a message for twelve hours from its receipt at most, and a handler may run for `max_runtime`.
+3. Deadlines are counted from before a call. If an extension is not confirmed by a margin before the deadline, the lease
+   or the visibility counts as lost.
+4. Visibility and lease are extended together, but can be lost separately. A message that was not started is dropped if
+   either is lost. A running handler is notified only if its claim may be lost; without its visibility it goes on,
+   because its lease keeps others off.
+5. A beat must not take so long that the next one is late: SQS and the ledger each have a sixth of the lease to answer.
+6. SQS hides a message for at most twelve hours from its receive, and a handler may run for at most `max_runtime`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ TOGETHER: Final = 0.05  # what is due within this share of the lease goes with t
 
 
 class Heartbeat:
-    """Knows which queue has an extension due when; for which messages, its deliveries in flight say themselves. So
-    nothing here keeps a message alive that is over. `run_once` does what is due now; threads or a test call it."""
+    """Knows when each queue has an extension due. It finds the messages among the queue's deliveries in flight, so it
+    never keeps a message that has ended. `run_once` makes the extensions that are due; threads or a test call it."""
 
     def __init__(self, monotonic: Callable[[], float], chance: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -56,7 +57,7 @@ class Heartbeat:
         self.last_round = 0.0  # seconds
 
     def watch(self, table: InFlight, deliveries: Sequence[Delivery]) -> None:
-        """Messages that have just been received."""
+        """Watch messages that were just received."""
         due = self._monotonic() + self._interval(table)
         for delivery in deliveries:
             delivery.beat_at = due
@@ -76,7 +77,7 @@ class Heartbeat:
                 self._changed.notify()
 
     def take(self, timeout: float) -> tuple[InFlight, list[Delivery]] | None:
-        """Messages of one queue whose extension is due; None if none was in time, or if it is closed."""
+        """Messages of one queue whose extension is due; None if none was due in time, or if the heartbeat is closed."""
         with self._changed:
             now = self._monotonic()
             if not self._due or self._due[0][0] > now:
@@ -107,7 +108,8 @@ class Heartbeat:
         return True
 
     def _begin(self, table: InFlight, now: float) -> list[Delivery]:
-        """Those that want a beat now or soon, marked as having one under way. The queue is looked at again in time."""
+        """The messages that need a beat now or soon, marked as having one under way. The next look at the queue is in
+        time for the others."""
         soon = now + table.setup.settings.lease * TOGETHER
         due: list[Delivery] = []
         left = math.inf
@@ -137,7 +139,7 @@ class Heartbeat:
             table.follow(actions, [delivery])
 
     def _beat(self, table: InFlight, deliveries: Sequence[Delivery]) -> None:
-        """Extend visibility and lease, and say when each is to beat again."""
+        """Extend visibility and lease, and set when each message is due again."""
         before = self._monotonic()
         wanted = self._not_over(table, deliveries, before)
         hideable = [d for d in wanted if d.hidden and _may_be_hidden(d, before) >= 1]
@@ -160,7 +162,7 @@ class Heartbeat:
                 unconfirmed.append(delivery.visible_at)
                 if now >= delivery.visible_at - MARGIN:
                     table.visibility_lost(delivery, "SQS did not confirm in time that it is still hidden")
-            # While there is time, once more before long. After that nothing is urgent any more.
+            # While there is time, try again soon. After that nothing is urgent any more.
             for left in (end - MARGIN - now for end in unconfirmed if end - MARGIN > now):
                 delivery.beat_at = min(delivery.beat_at, now + max(0.05, min(1.0, left / 4)))
             well += not unconfirmed and delivery not in unanswered and delivery not in held.refused
@@ -173,7 +175,7 @@ class Heartbeat:
         self._look_at(table, min((delivery.beat_at for delivery in wanted), default=math.inf))
 
     def _not_over(self, table: InFlight, deliveries: Sequence[Delivery], now: float) -> list[Delivery]:
-        """Those that are to be kept. Whose time is up is lost."""
+        """The messages that are to be extended. Those whose time is up are lost."""
         wanted = []
         for delivery in deliveries:
             runs = now - delivery.started_at if delivery.state in (State.WORKING, State.LOST_AT_WORK) else 0.0
@@ -194,7 +196,7 @@ class Heartbeat:
         return wanted
 
     def _extend_visibility(self, table: InFlight, deliveries: Sequence[Delivery], before: float) -> set[Delivery]:
-        """Those that are hidden now, for a lease from `before`."""
+        """The messages that SQS confirms to be hidden for a lease from `before`."""
         if not deliveries:
             return set()
         lease = math.ceil(table.setup.settings.lease)
@@ -304,5 +306,5 @@ class _Held:
 
 
 def _may_be_hidden(delivery: Delivery, now: float) -> int:
-    """Seconds for which SQS would still hide it."""
+    """For how many more seconds SQS can hide it."""
     return LONGEST - CAP_MARGIN - math.ceil(now - delivery.received_at)

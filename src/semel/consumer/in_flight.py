@@ -1,8 +1,8 @@
 """The messages of one queue that this process has, and the only place where their state changes.
 
-An event happens to a chunk of messages: `apply` asks the lifecycle what follows for each, and hands the chunk to the
-inboxes that the resulting actions belong to. What must come after a ledger call, or after a heartbeat that is under
-way, travels with it as the rest of its actions.
+An event happens to a chunk of messages: `apply` asks the lifecycle what follows for each, and puts the chunk into the
+inboxes that the resulting actions belong to. Actions that must come after a ledger call, or after a heartbeat that is
+under way, are passed along with it as the rest of the actions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from semel.telemetry.attempt_log import Step
 from semel.user_exceptions import described, is_failure
 
 JITTER: Final = 2.0  # seconds, at most, that a message claimed elsewhere is hidden beyond the other worker's lease
-DLQ_FAILED_ATTEMPT: Final = 20  # what cannot be moved to a dead-letter queue waits as if it had failed this often
+DLQ_FAILED_ATTEMPT: Final = 20  # a message that cannot be dead-lettered waits as if it had failed this often
 NOT_STARTED: Final = frozenset({State.RECEIVED, State.DISPUTED, State.CLAIMED})
 
 Actions = tuple[Action, ...]
@@ -50,8 +50,8 @@ class Inboxes:
 
 
 class InFlight:
-    """`on_received(chunk)` and `on_returned(delivery, seconds)` are for whoever follows messages: the heartbeat, and a
-    run that ends when the queue is empty."""
+    """`on_received` and `on_returned` are called when messages are received, or returned to the queue. They are for the
+    heartbeat, and for a run that ends when the queue is empty."""
 
     inboxes: Inboxes  # set once, when the line is complete
 
@@ -69,10 +69,10 @@ class InFlight:
         self.on_received = on_received
         self._on_returned = on_returned
         self.lock = threading.Lock()
-        self.deliveries: dict[int, Delivery] = {}  # by number, in the order of their receipt
-        # By message id, the newest delivery: one that was lost may still be at work when its message comes again.
+        self.deliveries: dict[int, Delivery] = {}  # by number, in the order in which they were received
+        # The newest delivery of each message id: a lost one may still be at work when its message comes again.
         self.by_message: dict[str, Delivery] = {}
-        self._by_key: dict[str, Delivery] = {}  # those whose claim was won, by ledger key
+        self._by_key: dict[str, Delivery] = {}  # the deliveries whose claim was won, by ledger key
         settings = setup.settings
         self.concurrency = settings.concurrency  # can be changed while the queue is consumed
         self.prefetch = Prefetch(lease=settings.lease, limit=settings.prefetch)
@@ -89,7 +89,7 @@ class InFlight:
     def _ahead(self) -> int:
         handlers = self._handlers()
         ahead = self.prefetch.ahead(handlers, self.setup.tools.monotonic())
-        # A batch fills up while the one before it is handled.
+        # The next batch fills up while one is handled.
         return max(ahead, handlers) if self.setup.handler.is_batch and self.setup.settings.prefetch is None else ahead
 
     def resize(self, concurrency: int) -> None:
@@ -97,13 +97,13 @@ class InFlight:
         self.fit()
 
     def fit(self) -> None:
-        """As many slots as the measurements ask for."""
+        """Set the number of slots to what the measurements ask for."""
         handlers, ahead = self._handlers(), self._ahead()
         if handlers != self.admission.handlers or handlers + ahead != self.admission.count:
             self.admission.resize(handlers, ahead)
 
     def measure(self, handled: Sequence[Delivery], now: float) -> None:
-        """Messages whose handler has returned, and whose outcome was recorded just now."""
+        """Measure messages whose handler has returned, and whose outcome was recorded just now."""
         handled = [delivery for delivery in handled if delivery.finished_at]
         if handled:
             in_handler = sum([delivery.finished_at - delivery.started_at for delivery in handled])
@@ -114,7 +114,7 @@ class InFlight:
     # From the receiver.
 
     def add(self, received: Sequence[Message], since: float, arrived_at: float) -> list[Delivery]:
-        """Messages that were received, hidden since `since`. Returns those that are new here."""
+        """Add messages that were received, and are hidden since `since`. Returns those that are new here."""
         setup = self.setup
         visible_at = since + int(setup.settings.lease)
         fresh, held = [], []
@@ -122,7 +122,7 @@ class InFlight:
             for message in received:
                 running = self.by_message.get(message.message_id)
                 if running is not None and running.state not in ENDS and not running.is_lost:
-                    # SQS has delivered a message that we have: its newest receipt handle is the one that counts.
+                    # SQS has delivered a message that we have already: its newest receipt handle is the valid one.
                     running.receipt, running.visible_at, running.hidden = message.receipt, visible_at, True
                     twin = Delivery(setup, message, since, visible_at)
                     twin.key, twin.key_origin, twin.fence = running.key, running.key_origin, running.fence
@@ -151,7 +151,7 @@ class InFlight:
     # Events.
 
     def apply(self, event: Event, chunk: Sequence[Delivery]) -> None:
-        """The same event for each of a chunk."""
+        """Apply the same event to each message of a chunk."""
         steps: list[tuple[Actions, list[Delivery]]] = []
         last: Actions | None = None
         with self.lock:
@@ -171,7 +171,7 @@ class InFlight:
     def apply_by(
         self, choose: Callable[[Delivery], Event | None], chunk: Sequence[Delivery]
     ) -> dict[Event, list[Delivery]]:
-        """The event that `choose` names for each, decided under the lock; None: nothing happens to it."""
+        """Apply to each message the event that `choose` returns for it, under the lock; None: nothing happens to it."""
         chosen: dict[Event, list[Delivery]] = {}
         steps: list[tuple[Actions, list[Delivery]]] = []
         with self.lock:
@@ -188,7 +188,8 @@ class InFlight:
         return chosen
 
     def _may_go_on(self, delivery: Delivery, actions: Actions) -> bool:
-        """Under the lock. STOP_BEAT is always the first action: while an extension is under way, the rest waits."""
+        """Called under the lock. STOP_BEAT is always the first action. While an extension is under way, the rest waits:
+        False."""
         if actions[0] is Action.STOP_BEAT:
             delivery.stopped = True
             if delivery.beating:
@@ -236,7 +237,7 @@ class InFlight:
         return visibility_for(delay, tools.monotonic() - delivery.received_at)
 
     def retry_delay(self, attempt: int, chance: float) -> float:
-        """By the handler's back-off; by the default one if that is the user's own and fails."""
+        """The delay of the handler's back-off; that of the default one if the user's own back-off fails."""
         try:
             return seconds(self.setup.settings.retry.delay(attempt, chance))
         except BaseException as error:
@@ -267,7 +268,8 @@ class InFlight:
             self.give_up(self.scheduler.ended(chunk))
 
     def _show(self, duplicates: Sequence[Delivery]) -> None:
-        """The message of their key has ended here. They need not stay hidden for the rest of its lease."""
+        """Show duplicates at once: the message with their key has ended here, so they need not stay hidden for the rest
+        of its lease."""
         for delivery in duplicates:
             self._on_returned(self, delivery, 1.0)
         self.inboxes.hide.put([(delivery, 0) for delivery in duplicates])
@@ -275,8 +277,8 @@ class InFlight:
     # Claims.
 
     def begin_claim(self, chunk: Sequence[Delivery]) -> list[Delivery]:
-        """Those that are still to be claimed. What is given up meanwhile is returned after the ledger has answered:
-        before that, whoever receives it next would find it claimed."""
+        """The messages that are still to be claimed. A message that is given up meanwhile is returned only after the
+        ledger has answered: before that, its next receiver might find it claimed."""
         with self.lock:
             wanted = [delivery for delivery in chunk if delivery.state is State.RECEIVED]
             for delivery in wanted:
@@ -288,13 +290,14 @@ class InFlight:
         return self._by_key.get(ledger_key)
 
     def won(self, delivery: Delivery) -> None:
-        """The claim on its key is ours. What was lost during the call has ended, and a disputed key is another's."""
+        """The claim on its key is ours. A message that was lost during the call has ended, and a disputed key belongs
+        to another message: neither holds its key."""
         with self.lock:
             if delivery.state is State.RECEIVED:
                 self._by_key[delivery.ledger_key] = delivery
 
     def held(self, delivery: Delivery) -> None:
-        """Its key was claimed before. If by this process, it is returned to the queue until that message has ended."""
+        """Its key was already claimed. If by this process, the message stays hidden until the holder has ended."""
         with self.lock:
             holder = delivery.holder or self._by_key.get(delivery.ledger_key)
             if holder is None:
@@ -302,7 +305,7 @@ class InFlight:
             if self._by_key.get(delivery.ledger_key) is holder:
                 holder.duplicates = (*holder.duplicates, delivery)
             else:
-                delivery.held_for = 0.0  # it has ended meanwhile
+                delivery.held_for = 0.0  # the holder has ended meanwhile
 
     def end_claim(self, chunk: Sequence[Delivery]) -> None:
         with self.lock:
@@ -315,7 +318,7 @@ class InFlight:
     # What is given up, or lost.
 
     def give_up(self, chunk: Sequence[Delivery]) -> None:
-        """Return what was not started."""
+        """Return the messages of a chunk that were not started."""
         if not chunk:
             return
 
@@ -333,10 +336,10 @@ class InFlight:
             self.reporter.log(Step.RELEASED, given_up)
 
     def lose(self, delivery: Delivery, reason: str) -> None:
-        """Another worker may have claimed it by now."""
+        """The claim may be lost: another worker may have claimed the key by now."""
 
         def choose(delivery: Delivery) -> Event | None:
-            # Where an outcome is under way nothing changes: its fence decides.
+            # If an outcome is under way nothing changes: the fence decides.
             undecided = delivery.state in (State.CLAIMED, State.WORKING)
             return Event.LOST if undecided else None
 
@@ -344,7 +347,7 @@ class InFlight:
             self._report_lost(delivery, reason)
 
     def visibility_lost(self, delivery: Delivery, reason: str) -> None:
-        """SQS may show it to others by now."""
+        """Others may see the message by now."""
 
         def choose(delivery: Delivery) -> Event | None:
             if delivery.state in ENDS or not delivery.hidden:

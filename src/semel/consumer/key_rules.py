@@ -1,7 +1,7 @@
 """The ledger keeps the key rule of each queue, so that a change is noticed at the next start.
 
-What was completed under the old keys is unknown under the new ones: such a message, delivered again, runs again. Of a
-function only the name is compared: what it returns may have changed all the same.
+Work that was completed under the old keys is unknown under the new ones: if such a message is delivered again, it runs
+again. For a function, only the name is compared: a change of what it returns is not noticed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from semel.ledger.contract import DAY, ClaimRequest, Completion, Ledger, Won
 
-PREFIX: Final = "semel:key-rule/"  # a message's key begins with a region, and no region is called so
+PREFIX: Final = "semel:key-rule/"  # a message's key begins with a region, and no region has this name
 _RETENTION: Final = 3_650 * DAY
 _LEASE: Final = 30.0
 

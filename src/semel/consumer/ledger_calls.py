@@ -1,7 +1,7 @@
-"""Calls to the ledger for many messages: what the ledger refuses for one of them must not hold up the others.
+"""Calls to the ledger for many messages: if the ledger refuses one of them, that must not hold up the others.
 
-LedgerUnavailable says nothing about a message, and is raised: the same call can be made again later. Whatever else a
-ledger raises may be about one of them, so that each is asked for alone, and only those that are refused fail.
+LedgerUnavailable is not about any one message, and is raised: the same call can be made again later. Any other error
+may be about one of the messages, so the call is repeated for each message alone, and only those that are refused fail.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The life of one message in a consumer: states, events, and what is to be done. No I/O, no clock, no threads.
+"""The lifecycle of one message in a consumer: states, events, and actions. No I/O, no clock, no threads.
 
 The rules that this table keeps:
 1. A message is deleted only after the ledger has its outcome: recorded by us, or found recorded on arrival.
-2. The heartbeat stops before the message is deleted, hidden for a retry, or shown again.
-3. A claim is given back before its message is shown to others, so that they need not wait for the lease.
-4. What is not begun is dropped once its visibility or its claim may be gone. What is at work goes on, and work that
-   has succeeded is always recorded, for as long as that takes: whether the claim was lost is for its fence to say.
-5. Every life ends, and frees its slot exactly once.
+2. The heartbeat stops before the message is deleted, hidden for a retry, or made visible again.
+3. A claim is released before its message is visible to others, so that they need not wait for the lease.
+4. A message that was not started is dropped when its visibility timeout or its claim may be lost. A handler that runs
+   goes on, and if it succeeds, its outcome is recorded, however long that takes: the fence decides whether the claim
+   was lost.
+5. Every message reaches one of the ends, and frees its slot exactly once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 
 class State(IntEnum):
-    RECEIVED = 0  # hidden from others, kept so by the heartbeat; the ledger has not been asked, or not answered
+    RECEIVED = 0  # the heartbeat keeps it hidden from others; the ledger has not been asked, or has not answered
     DISPUTED = auto()  # its key is known with another payload: to be claimed under its own id, and rejected
     CLAIMED = auto()  # ours, and waiting for a free worker or for its turn in its group
     WORKING = auto()  # the handler runs
@@ -24,41 +25,41 @@ class State(IntEnum):
     REJECTED = auto()  # to be copied to the dead-letter queue
     DEAD_LETTERED = auto()  # copied there; the record is under way
     RECORDED = auto()  # the ledger has its outcome; to be deleted
-    LOST_AT_WORK = auto()  # the claim may be gone: the handler was notified, and still runs
+    LOST_AT_WORK = auto()  # the claim may be lost: the handler was notified, and still runs
     # The ends.
     ACKED = auto()  # deleted; if that failed, the next delivery is deleted as a duplicate
     CLAIMED_ELSEWHERE = auto()  # another worker has claimed the key: hidden for the rest of its lease
     BACKING_OFF = auto()  # failed: hidden until its next attempt
-    RELEASED = auto()  # not begun: shown again at once
-    LOST = auto()  # somebody else may have it by now: nothing is touched
+    RELEASED = auto()  # not started: made visible again at once
+    LOST = auto()  # another worker may have it by now: it is left alone
 
 
 class Event(IntEnum):
     WON = 0  # the claim is ours
-    FOUND_DONE = auto()  # the ledger has had its outcome
+    FOUND_DONE = auto()  # the ledger has its outcome already
     HELD = auto()  # another holder has the key
     CONFLICT = auto()  # the key is known with another payload
     LEDGER_DOWN = auto()  # the ledger does not answer
-    STARTED = auto()  # a worker took it
+    STARTED = auto()  # a worker starts the handler
     SUCCEEDED = auto()  # the handler returned, or asked to skip the message
     COMMITTED = auto()  # the handler's transaction committed, with the record in it
     FAILED = auto()  # the handler raised, or asked to be called again
     REFUSED = auto()  # never to be tried again: rejected by the handler, undecodable, without a key, out of attempts
     DEAD_LETTERED = auto()  # its copy is in the dead-letter queue
     DLQ_FAILED = auto()  # there is no dead-letter queue, or it did not take the copy
-    RECORDED = auto()  # the ledger has written the outcome down
+    RECORDED = auto()  # the ledger has recorded the outcome
     FENCED = auto()  # the ledger refused: a newer claim exists
-    LOST = auto()  # the claim may be another's: the ledger refused to extend it, or did not confirm it in time
-    VISIBLE = auto()  # SQS may show it to others: its visibility ended, or could not be extended in time
-    GIVE_UP = auto()  # not begun, or undone, and not to be begun here: shutdown, or its group is blocked
-    ABANDONED = auto()  # begun, cancelled by the shutdown, and ended
-    DELETED = auto()  # SQS took the deletion, or it is not worth another try
+    LOST = auto()  # the claim may be lost: the ledger refused to extend it, or did not confirm it in time
+    VISIBLE = auto()  # others may see it: its visibility timeout ended, or could not be extended in time
+    GIVE_UP = auto()  # not started, or rolled back, and not to be started here: shutdown, or its group is blocked
+    ABANDONED = auto()  # its handler was cancelled by the shutdown, and has ended
+    DELETED = auto()  # it was deleted, or the delete has failed and is not worth another try
 
 
 class Action(IntEnum):
     CLAIM_APART = 0  # ask the ledger again, under the message's own id
     DEAD_LETTER = auto()  # copy it to the dead-letter queue
-    RECORD = auto()  # write down that it is done
+    RECORD = auto()  # record it as done
     RECORD_REJECTED = auto()
     NOTIFY_LOST = auto()  # notify the handler that it may have lost its claim
     STOP_BEAT = auto()
@@ -118,7 +119,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.WORKING, _E.LOST): (_S.LOST_AT_WORK, (_A.NOTIFY_LOST,)),
     (_S.WORKING, _E.VISIBLE): (_S.WORKING, ()),  # whoever receives it finds it claimed
     #
-    # The effect is there and the record under way. While the ledger is away nobody else can claim it either.
+    # The effect has happened and the record is under way. While the ledger does not answer, nobody else can claim it.
     (_S.DONE, _E.RECORDED): (_S.RECORDED, _DELETE),
     (_S.DONE, _E.FENCED): (_S.LOST, _DROP),
     (_S.DONE, _E.LOST): (_S.DONE, ()),
@@ -133,7 +134,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.DEAD_LETTERED, _E.LOST): (_S.DEAD_LETTERED, ()),
     (_S.DEAD_LETTERED, _E.VISIBLE): (_S.DEAD_LETTERED, ()),
     #
-    # Its slot and its claim are kept until the handler has ended: until then it may still be at work.
+    # Its slot and its claim are kept until the handler has ended.
     (_S.LOST_AT_WORK, _E.SUCCEEDED): (_S.DONE, (_A.RECORD,)),
     (_S.LOST_AT_WORK, _E.COMMITTED): (_S.RECORDED, _DELETE),
     (_S.LOST_AT_WORK, _E.FAILED): (_S.LOST, _LET_GO),
@@ -149,31 +150,31 @@ TRANSITIONS: Final[dict[tuple[State, Event], Next]] = {
     (_S.RECORDED, _E.LOST): (_S.RECORDED, ()),
     (_S.RECORDED, _E.VISIBLE): (_S.RECORDED, ()),
     #
-    # The ledger's answer came after the message had been let go: nobody is to wait for a claim that nobody uses.
+    # The ledger's answer came after the message had ended: release the claim, as nobody should wait for it.
     (_S.LOST, _E.WON): (_S.LOST, (_A.GIVE_BACK_UNTRIED,)),
     (_S.RELEASED, _E.WON): (_S.RELEASED, (_A.GIVE_BACK_UNTRIED,)),
 }
 
 ENDS: Final = frozenset({_S.ACKED, _S.CLAIMED_ELSEWHERE, _S.BACKING_OFF, _S.RELEASED, _S.LOST})
-# Somebody is at it: the heartbeat extends the ledger's lease too.
+# The claim is ours: the heartbeat extends its lease too.
 LEASED: Final = frozenset({_S.CLAIMED, _S.WORKING, _S.LOST_AT_WORK, _S.DONE, _S.REJECTED, _S.DEAD_LETTERED})
 # Kept hidden by the heartbeat.
 BEATING: Final = LEASED | {_S.RECEIVED, _S.DISPUTED}
-# What may still be said of a life that has ended; it changes nothing.
+# Events that may still arrive when a message has ended; they change nothing.
 LATE: Final = frozenset(
     {_E.LOST, _E.VISIBLE, _E.GIVE_UP, _E.DELETED, _E.FOUND_DONE, _E.HELD, _E.CONFLICT, _E.LEDGER_DOWN}
 )
 
-# The same table by number: a dictionary of pairs of enums costs more than the step itself.
+# The same table by number: a lookup by a pair of enums costs more than the step itself.
 TABLE: Final[list[list[Next | None]]] = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]
 
 
 class ImpossibleStep(AssertionError):
-    """An event that cannot happen in this state: a mistake of the runtime, never of a user."""
+    """An event that cannot happen in this state: a bug in the runtime, never a mistake of a user."""
 
 
 def step(state: State, event: Event) -> Next:
-    """The next state, and what is to be done, in this order."""
+    """The next state, and the actions to take, in order."""
     transition = TABLE[state][event]
     if transition is None:
         if state in ENDS and event in LATE:

@@ -1,7 +1,8 @@
-"""From the outbox to SQS: what a committed transaction has sent is handed over, at least once, always with one key.
+"""Sends the messages of committed transactions from the outbox to SQS: at least once, always with the same key.
 
-The rules: messages of a FIFO group leave in their order, so one waits if the one before it was not taken. What SQS
-refuses stays in the outbox, with the reason, and is tried again after ever longer waits; it holds up its group only.
+The rules: messages of a FIFO group are sent in order, so a message waits until SQS has accepted the one before it. A
+message that SQS refuses stays in the outbox, with the reason, and is tried again after longer and longer waits; it
+holds up its group only.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ AT_ONCE: Final = 100
 FIRST_WAIT: Final = 30.0  # seconds after the first refusal; they double
 LONGEST_WAIT: Final = 900.0
 LOOK_EVERY: Final = 1.0  # seconds; a commit of this process is seen at once
-IDLE_LOOK_EVERY: Final = 60.0  # where no handler sends: what an earlier version of the app has left is still sent
+IDLE_LOOK_EVERY: Final = 60.0  # if no handler sends: messages that an earlier version of the app left are still sent
 STATUS_EVERY: Final = 10.0
 
 
 class Dispatched(NamedTuple):
-    """Ids of the messages that SQS took, and of those that it did not: they stay, and are tried again later."""
+    """Ids of the messages that SQS accepted, and of those that it did not: they stay, and are tried again later."""
 
     sent: list[str]
     kept: list[str]
@@ -45,7 +46,7 @@ class OutboxDispatcher:
         self._look_every = LOOK_EVERY if sends else IDLE_LOOK_EVERY
         self._committed = threading.Event()
         self.status = OutboxStatus()  # as it was when it was last read
-        self.unsendable: set[str] = set()  # ids of messages that SQS did not take
+        self.unsendable: set[str] = set()  # ids of messages that SQS did not accept
 
     def on_commit(self) -> None:
         """A transaction may have sent something."""
@@ -63,7 +64,7 @@ class OutboxDispatcher:
                 self._committed.clear()
 
     def run_once(self) -> int:
-        """Hand over what waits; returns how many messages SQS took."""
+        """Send messages that wait in the outbox. Returns how many of them SQS accepted."""
         try:
             dispatched = dispatch(self._ledger, self._client, self._tools)
         except LedgerError as error:
@@ -80,7 +81,8 @@ class OutboxDispatcher:
             logger.warning("the outbox cannot be read: %s", error)
 
     def flush(self, deadline: float) -> int:
-        """Hand over what waits, until the deadline. Returns what is left; another worker may be sending it."""
+        """Send what waits in the outbox, until the deadline. Returns how many messages are left; another worker may be
+        sending them."""
         while self._tools.monotonic() < deadline and self.run_once():
             pass
         try:
@@ -91,7 +93,7 @@ class OutboxDispatcher:
 
 
 def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
-    """Hand over what waits."""
+    """Send messages that wait in the outbox."""
     waiting = ledger.take_outgoing(AT_ONCE)
     by_queue: defaultdict[str, list[Outgoing]] = defaultdict(list)
     for message in waiting:
@@ -118,18 +120,19 @@ def dispatch(ledger: Ledger, client: Client, tools: Tools) -> Dispatched:
 
 
 def _is_refusal(outcome: Failure | SqsError) -> bool:
-    """Whether trying again does not help. Other failures pass: the message is handed out again after its lease."""
+    """Whether SQS refuses the message, so that trying again at once cannot help. Other failures pass: the message is
+    taken from the outbox again after its lease."""
     if isinstance(outcome, Failure):
         return outcome.sender_fault
-    # Credentials that have expired may be renewed; a permission that is missing is missing.
+    # Credentials that have expired may be renewed; a missing permission stays missing.
     return isinstance(outcome, BadRequest | AccessDenied) and not isinstance(outcome, CredentialsRefused)
 
 
 def _hand_over(
     client: Client, name: str, messages: Sequence[Outgoing]
 ) -> Iterator[tuple[Outgoing, Sent | Failure | SqsError]]:
-    """What became of each message that was tried. A call has one message of each FIFO group, and after a failure no
-    more of that group are tried."""
+    """Send messages to one queue. Yields the outcome of each message that was tried. A call has one message of each
+    FIFO group, and after a failure no more messages of that group are tried."""
     left, stuck = list(messages), set[str | None]()
     while left:
         calls = left
@@ -148,7 +151,7 @@ def _hand_over(
 
 
 def _next_call(left: Sequence[Outgoing], *, fifo: bool) -> tuple[list[Outgoing], list[Outgoing]]:
-    """What one call has, and what is left for later ones."""
+    """The messages of the next call, and those that are left for later calls."""
     if not fifo:
         return list(left), []
     firsts: dict[str | None, Outgoing] = {}

@@ -1,4 +1,4 @@
-"""What a handler can say besides returning (done) and raising (try again later): each is an exception."""
+"""The outcomes that a handler can choose besides returning (done) and any other exception (try again later)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from semel.errors import SemelError
 
 
 class Outcome(SemelError):
-    """What a handler can raise instead of returning. It is not a failure. Raise one of its subclasses in a handler, and
-    do not catch it."""
+    """An outcome that a handler raises instead of returning. It is not a failure. Raise one of its subclasses in a
+    handler, and do not catch it."""
 
 
 class Retry(Outcome):
-    """The handler is called again with this message: after `after` (30, "30s", "5m", a timedelta), or by the handler's
-    back-off if it is not given. SQS can hide a message for twelve hours at most. Raise it in a handler to try again
-    later.
+    """The handler is called again with this message, after `after` (30, "30s", "5m", a timedelta) or, if that is not
+    given, after the handler's back-off. SQS can hide a message for twelve hours at most. Raise it in a handler to try
+    again later.
 
     >>> from semel import App, Retry
     >>> app = App()
@@ -62,8 +62,8 @@ class Skip(Outcome):
 
 
 class Lost(Outcome):
-    """The claim may be gone: another worker may have the message by now. A handler that raises it has no outcome.
-    Stop working on the message, and do not catch it.
+    """The claim may be lost: another worker may have the message by now. If a handler raises it, no outcome is
+    recorded. Stop working on the message, and do not catch it.
 
     >>> from semel import App, Context
     >>> app = App()

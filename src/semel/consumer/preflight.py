@@ -1,7 +1,7 @@
 """What is checked before an app receives its first message. `semel run` logs it, `semel run --explain` prints it.
 
-The rule: a check changes nothing, neither in SQS nor in the ledger. A ledger that nobody chose, where several hosts may
-work, is an error; what may be intended is a warning.
+The rule: a check changes nothing, neither in SQS nor in the ledger. If several hosts may work and no ledger was chosen,
+that is an error. Anything that may be intended is a warning.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_ledger_is_shared(ledger: Ledger) -> None:
 
 
 def warnings(setups: Sequence[QueueSetup], ledger: Ledger, endpoint: str) -> list[str]:
-    """What a user should know before the app runs, one sentence or two each."""
+    """What a user should know before the app runs, in one or two sentences each."""
     checks = [_ledger_is_not_shared(ledger, endpoint)]
     for setup in setups:
         checks += [_no_dead_letter_queue(setup), _retention_is_short(setup, ledger)]

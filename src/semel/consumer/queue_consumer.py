@@ -2,8 +2,9 @@
 
     receiver -> claimer -> scheduler -> worker -> [dead-letter sender] -> recorder -> acknowledger
                                                                                       (or returner)
-Each stage has an inbox, and the next one's to put its messages into; the table of deliveries in flight knows the state
-of each message. The line is closed in this order, so that nothing is put into an inbox that nobody empties any more.
+Each stage has an inbox, and puts its messages into the inbox of the next one. The table of deliveries in flight knows
+the state of each message. The line is closed in this order, so that nothing is put into an inbox that nobody empties
+any more.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class QueueConsumer:
         loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
         wait: int | None = None,
     ) -> None:
-        """`loop`: where async handlers run; `wait`: seconds of a long poll, if not those of the settings."""
+        """`loop`: where async handlers run; `wait`: seconds of a long poll, instead of the setting."""
         tools = setup.tools
         breaker = breaker or CircuitBreaker(tools.monotonic, tools.chance)
         self.setup = setup
@@ -80,13 +81,14 @@ class QueueConsumer:
         self.receiver.start()
 
     def set_concurrency(self, count: int) -> None:
-        """While the queue is consumed. Fewer: what is in flight goes on, and nothing is received until it is fewer."""
+        """Change the concurrency while the queue is consumed. If it is lowered, what is in flight goes on, and nothing
+        is received until there is less of it."""
         self.in_flight.resize(count)
         self.worker.fit()
 
     def fit(self) -> None:
-        """Now and then: if handlers run for longer than they did, fewer messages are received ahead, and those that
-        have waited too long are returned, for another worker to start."""
+        """Called now and then. If handlers run for longer than before, fewer messages are received ahead, and messages
+        that have waited too long are returned, for another worker to start."""
         now = self.setup.tools.monotonic()
         at_work = [d for d in list(self.in_flight.deliveries.values()) if d.state is State.WORKING]
         running = sum(now - delivery.started_at for delivery in at_work) / len(at_work) if at_work else 0.0
@@ -102,7 +104,7 @@ class QueueConsumer:
         return sum(1 for delivery in list(self.in_flight.deliveries.values()) if delivery.state in AT_WORK)
 
     def dead_stages(self) -> list[str]:
-        """Stages without a thread while they are needed: nothing passes them."""
+        """Stages that are needed but have no thread, so that nothing passes them."""
         if self.in_flight.stopping:
             return []
         stages = (self.claimer, self.recorder, self.dead_letter_sender, self.acknowledger, self.returner)
@@ -115,11 +117,11 @@ class QueueConsumer:
         self.receiver.stop()
 
     def give_up(self) -> None:
-        """Return all that was not started."""
+        """Return all messages that were not started."""
         self.in_flight.give_up(list(self.in_flight.deliveries.values()))
 
     def close(self, deadline: float) -> None:
-        """Let all that is done reach the ledger and SQS, stage by stage."""
+        """Let everything that is done reach the ledger and SQS, stage by stage."""
         self.receiver.close(deadline)
         self.claimer.close(deadline)
         self.worker.close(deadline)

@@ -1,4 +1,4 @@
-"""What is reported about the messages of one queue: attempt log, error counters, and warnings that may repeat.
+"""Reports on the messages of one queue: attempt log, error counters, and warnings with a limited rate.
 
 Errors that concern the whole process are passed on: `on_ledger_result` feeds the circuit breaker, `on_fatal` stops the
 run.
@@ -28,7 +28,7 @@ class QueueReporter:
         self._metrics = setup.metrics
         self.on_ledger_result = on_ledger_result
         self.on_fatal = on_fatal
-        self.limited = RateLimitedLog(logger, setup.tools.monotonic)  # for what could be said again and again
+        self.limited = RateLimitedLog(logger, setup.tools.monotonic)  # for messages that could repeat very often
 
     @property
     def logs_attempts(self) -> bool:
@@ -67,7 +67,7 @@ class QueueReporter:
     def sqs_failed(self, error: SqsError, what: str, count: int) -> None:
         """A call about messages in flight failed. Without the permission to make it, the run stops."""
         self.limited.error(what, "%d messages of %s %s: %s", count, self._setup.name, what, error)
-        # Credentials that have expired may be renewed; a permission that is missing is missing.
+        # Credentials that have expired may be renewed; a missing permission stays missing.
         if isinstance(error, AccessDenied) and not isinstance(error, CredentialsRefused):
             self.on_fatal(error)
 
@@ -77,7 +77,7 @@ class QueueReporter:
         self.on_ledger_result(False)
 
     def ledger_refused(self, call: str, error: LedgerError) -> None:
-        """The ledger answers, and does not take what it was given for one message."""
+        """The ledger answers, but refuses what it was given for one message."""
         self._metrics.ledger_errors.add(1)
         self.limited.error(f"refused {call}", "the ledger refused a %s for %s: %s", call, self._setup.name, error)
 

@@ -1,4 +1,4 @@
-"""What one queue is consumed with: its handler and settings, the ledger, and the clocks and logs of the process."""
+"""What is needed to consume one queue: its handler and settings, the ledger, and the clocks and logs of the process."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ class QueueSetup:
 
     def __post_init__(self) -> None:
         self.name: str = self.queue.name
-        self.scope: str = self.queue.scope  # what the ledger tells this queue's keys from others' by
+        self.scope: str = self.queue.scope  # distinguishes this queue's keys from those of others in the ledger
         self.fifo: bool = self.queue.fifo
         self.metrics: QueueMetrics = self.tools.metrics.queue(self.name)

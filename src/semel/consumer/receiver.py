@@ -1,11 +1,11 @@
-"""The head of the line: polls the queue and puts what comes into the claimer's inbox.
+"""The head of the line: polls the queue and puts the received messages into the claimer's inbox.
 
 The number of polls under way grows while they come back full and the claimer has little to do, and shrinks to one when
 they come back empty.
 
-Polls belong to a generation, which shares one `Cancel`. Pausing, stopping and the watchdog end a generation; a new one
-begins only under the lock, and only if the queue is neither paused nor stopping. So whichever of them comes first, none
-leaves a poll behind that another wanted ended.
+The polls of one generation share one `Cancel`. Pausing, stopping and the watchdog end a generation. A new one begins
+only under the lock, and only if the queue is neither paused nor stopping. So in whatever order these happen, no poll
+remains that one of them was to end.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from semel.sqs.errors import (
 
 CALL: Final = 10  # messages
 MOST_THREADS: Final = 24
-MANY: Final = 100  # messages that wait to be claimed: one poll fewer will do
-CALM: Final = 0.5  # seconds without a change, before one leaves for that reason
+MANY: Final = 100  # if more messages than this wait to be claimed, one poll ends
+CALM: Final = 0.5  # seconds without a change before a poll ends for that reason
 BACKLOG: Final = 5_000  # deletes waiting for SQS at which receiving pauses
-FEW: Final = 20  # messages that wait to be claimed: another poll may be needed
+FEW: Final = 20  # a poll is added only if at most this many messages wait to be claimed
 TICK: Final = 1.0
 PROBE: Final = "semel/probe"  # a key that no message has
 
@@ -54,7 +54,7 @@ class Receiver:
         *,
         wait: int | None = None,
     ) -> None:
-        """`wait`: seconds of a long poll, if not those of the settings. `deletes` is what must not pile up."""
+        """`wait`: seconds of a long poll, instead of the setting. `deletes`: an inbox that must not become too full."""
         self._setup = in_flight.setup
         self._in_flight = in_flight
         self._threads = threads
@@ -68,9 +68,9 @@ class Receiver:
         self.cancel = Cancel()
         self.count = 0  # threads of this generation
         self.last_poll = in_flight.setup.tools.monotonic()
-        self.last_message = self.last_poll  # when the last one came
+        self.last_message = self.last_poll  # when the last message came
         self.empty_polls = 0  # in a row, with nothing in flight
-        self._changed_at = 0.0  # when a thread was added, or left because there were too many
+        self._changed_at = 0.0  # when a thread was added, or ended because there were too many
 
     # One receive.
 
@@ -80,7 +80,7 @@ class Receiver:
         return self._poll(slots, 0, None) if slots else 0
 
     def _receive(self, slots: int, *, wait: int, cancel: Cancel | None = None, attempt_id: str | None = None) -> int:
-        """Receive up to `slots` messages, for which slots were taken."""
+        """Receive up to `slots` messages. The caller has taken the slots."""
         in_flight, tools = self._in_flight, self._setup.tools
         before = tools.monotonic()
         lease = int(self._setup.settings.lease)
@@ -95,8 +95,8 @@ class Receiver:
         now = tools.monotonic()
         in_flight.prefetch.observe_receive(now - before)
         tools.crash("after_receive")
-        # A long poll waits before SQS hands a message over. Should the answer have been longer under way than this
-        # allows for, the claim still decides: visibility saves work, it does not protect.
+        # A long poll waits before SQS hands a message over. The answer may have taken longer than is allowed for here;
+        # the claim decides even then: visibility saves work, it does not protect.
         chunk = in_flight.add(received, before if now - before < 1 else now - 1, now)
         if unused := slots - len(chunk):
             in_flight.admission.give(unused)
@@ -157,7 +157,7 @@ class Receiver:
                     self.count -= 1
 
     def _must_wait(self, cancel: Cancel) -> bool:
-        """Wait where polling would do harm: the ledger is away, or deletes pile up."""
+        """Wait if polling would do harm, because the ledger does not answer, or deletes pile up. False: poll now."""
         breaker = self._breaker
         wait = breaker.pause()
         if wait > 0:
@@ -194,16 +194,16 @@ class Receiver:
         return came
 
     def _attempt_id(self) -> str | None:
-        """For a FIFO queue. A receive that got no answer may have been carried out: with its id, the next one gets the
-        same messages, and not a locked group."""
+        """The attempt id of a receive from a FIFO queue. A receive that got no answer may have been carried out: with
+        its id, the next receive gets the same messages, instead of a locked group."""
         if not self._setup.fifo:
             return None
         unanswered, self._unanswered = self._unanswered, None
         return unanswered or uuid.uuid4().hex
 
     def _recover(self, attempt_id: str) -> None:
-        """A FIFO receive that was cancelled may have been answered, and would keep its groups from everybody until its
-        visibility ends: the same attempt gets the same messages again, and returns them."""
+        """A FIFO receive that was cancelled may have been carried out. Its groups would then be locked for everybody
+        until the visibility timeout ends. A receive with the same attempt id gets the same messages again."""
         slots = self._in_flight.admission.take(CALL, 0)
         if slots:
             try:
@@ -214,8 +214,8 @@ class Receiver:
                 )
 
     def _leaves(self, came: int, slots: int) -> bool:
-        """Grow while receives come back full, slots are free and the claimer waits for messages. Shrink when they pile
-        up there, and to one when receives come back empty."""
+        """Whether this poll must end. Adds a poll while receives come back full, slots are free and the claimer waits
+        for messages. Polls end when messages pile up there, and all but one when receives come back empty."""
         admission, waiting = self._in_flight.admission, len(self._claimer)
         now = self._setup.tools.monotonic()
         with self._lock:
@@ -235,21 +235,21 @@ class Receiver:
     # Generations.
 
     def restart(self) -> None:
-        """End the polls that are under way, and begin anew: they hang, or have more slots than there are now."""
+        """End the polls that are under way, and start new ones: they hang, or have more slots than there are now."""
         with self._lock:
             before = self._end_generation()
         before.set()
         self.add_thread()
 
     def _end_generation(self) -> Cancel:
-        """Under the lock. Returns what ends the polls that are under way."""
+        """Called under the lock. Returns what ends the polls that are under way."""
         before, self.cancel = self.cancel, Cancel()
         self.count = 0
         self.last_poll = self._setup.tools.monotonic()
         return before
 
     def stop(self) -> None:
-        """For good."""
+        """Stop receiving for good."""
         with self._lock:
             self._in_flight.stopping = True
             cancel = self.cancel
@@ -275,12 +275,12 @@ class Receiver:
         self.add_thread()
 
     def close(self, deadline: float) -> None:
-        """What a cancelled poll has brought is returned, too."""
+        """Wait for the polls to end: what a cancelled poll has received is returned, too."""
         self._threads.join(self.role, deadline)
 
 
 def _is_final(error: SqsError) -> bool:
-    """No waiting will mend it. Credentials that SQS refuses may be renewed; they were good when the app started."""
+    """Whether waiting cannot help. Credentials that SQS refuses may be renewed; they were good when the app started."""
     if isinstance(error, CredentialsRefused):
         return False
     return isinstance(error, AccessDenied | QueueNotFound | NoCredentials)

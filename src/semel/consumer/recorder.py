@@ -1,7 +1,7 @@
-"""Writes outcomes into the ledger and releases claims, many messages a call; then does what had to wait for that.
+"""Records outcomes in the ledger and releases claims, many messages per call; then takes the actions that follow.
 
-What the ledger could not take is tried again after a pause, for as long as that takes: the work is done, and while the
-ledger is away nobody else can claim the message. It holds up nothing that comes in meanwhile.
+Records that the ledger could not take are tried again after a pause, for as long as that takes: the work is done, and
+while the ledger does not answer nobody else can claim the messages. They do not hold up what comes in meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semel.ledger.contract import Completion, LedgerError, LedgerUnavailable, St
 from semel.telemetry.attempt_log import Step
 
 AT_ONCE: Final = 500
-FEW: Final = 100  # messages; with fewer, it waits for more
+FEW: Final = 100  # with fewer messages than this, it waits for more
 LINGER: Final = 0.005  # seconds: one record for many costs about as much as for one
 LONGEST_PAUSE: Final = 1.0  # seconds until a record that failed is tried again
 
@@ -36,11 +36,11 @@ class Recorder(Stage[LedgerWork]):
         self._setup = in_flight.setup
         self._in_flight = in_flight
         self._reporter = in_flight.reporter
-        self._again: list[Item] = []  # what the ledger could not take
+        self._again: list[Item] = []  # records that the ledger could not take
         self._deadline = math.inf
 
     def run_once(self) -> bool:
-        """As for every stage; what the ledger did not take is tried again with the next call."""
+        """As for every stage. Records that the ledger could not take are tried again by the next call."""
         again, self._again = self._again, []
         work = self.inbox.take(AT_ONCE, 0)
         self._again = self._process(work, again)
@@ -80,7 +80,7 @@ class Recorder(Stage[LedgerWork]):
     # Calls to the ledger.
 
     def _process(self, work: Sequence[LedgerWork], again: Sequence[Item]) -> list[Item]:
-        """Returns what the ledger could not take."""
+        """Returns the records that the ledger could not take."""
         records = [
             (delivery, action)
             for action, chunk, _ in work
@@ -96,7 +96,7 @@ class Recorder(Stage[LedgerWork]):
         return failed
 
     def _measure(self, records: Sequence[Item]) -> None:
-        """Of single messages whose handler returned; all else is measured by the worker."""
+        """Measure single messages whose handler returned. The worker measures all others."""
         handled = [delivery for delivery, action in records if delivery.finished_at and action is Action.RECORD]
         if handled and not self._setup.handler.is_batch:
             metrics = self._setup.metrics
@@ -150,8 +150,8 @@ class Recorder(Stage[LedgerWork]):
         self._in_flight.measure(done, now)
 
     def _without_results(self, refused: Sequence[tuple[Item, LedgerError]]) -> list[Item]:
-        """The ledger answers, and does not take these. Their effect is there: they are recorded without their result,
-        and what has none is tried again as in an outage."""
+        """The ledger answers, but refuses these records. The effects have happened, so they are recorded without their
+        results; a record that has no result is tried again as in an outage."""
         without, again = [], []
         for item, error in refused:
             delivery = item[0]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """By queue: `left`, messages whose handler still ran at the end of the drain, and `waiting`, messages that a run
-    with exit_when_empty returned to the queue for another attempt. `outbox`: messages that are still to be sent.
+    """The result of a run. `left`: by queue, messages whose handler was still running at the end of the drain.
+    `waiting`: by queue, messages that a run with exit_when_empty returned for another attempt. `outbox`: messages still
+    to be sent.
 
     >>> from semel import App, Client
     >>> app, queue = App(), Client().create_queue("orders")
@@ -34,7 +35,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether the run ended without an error and no handler still ran."""
+        """Whether the run ended without an error, and no handler was still running."""
         return not self.left and self.error is None
 
     def __str__(self) -> str:
@@ -51,7 +52,7 @@ class Report:
 
     @classmethod
     def sum(cls, reports: Sequence[Report]) -> Report:
-        """Internal. Of workers that share their queues and their outbox. The first error counts."""
+        """Internal. The sum for workers that share their queues and their outbox. The first error counts."""
         return cls(
             completed=sum(report.completed for report in reports),
             left=_added(report.left for report in reports),

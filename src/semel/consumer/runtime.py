@@ -1,7 +1,7 @@
 """Running an app: start a consumer for each queue, watch over them, drain, stop.
 
-Beside the consumers run one heartbeat for all messages, the outbox dispatcher, the clean-up of the ledger, and a
-supervisor that restarts polls which hang. The end has one deadline for everything: the drain, and a few seconds more.
+Beside the consumers there are one heartbeat for all messages, the outbox dispatcher, the clean-up of the ledger, and a
+supervisor that restarts hanging polls. The shutdown has one deadline for everything: the drain, and a few seconds more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from semel.telemetry.health_server import Health
 from semel.user_exceptions import described
 
 PURGE_EVERY: Final = 60.0
-WATCHDOG: Final = 3  # polls' worth of silence
-FLUSH: Final = 4.0  # seconds after the drain in which all that is done must have reached the ledger and SQS
+WATCHDOG: Final = 3  # polls are restarted if none has come back for as long as this many polls may take
+FLUSH: Final = 4.0  # seconds after the drain by which everything that is done must have reached the ledger and SQS
 EMPTY_WAIT: Final = 1  # seconds of a poll that looks whether a queue is empty
 TICK: Final = 0.25
 
@@ -122,7 +122,7 @@ class Runtime:
             self._spawn("outbox", partial(self.outbox.run, self.stopping))
 
     def stop(self) -> None:
-        """Stop receiving and drain; called a second time: at once. Returns immediately; see `finish`."""
+        """Stop receiving and drain; a second call ends the drain at once. Returns immediately; see `finish`."""
         if self._asked_to_stop:
             self._hurry.set()
         self._asked_to_stop = True
@@ -134,7 +134,7 @@ class Runtime:
             self.stop()
 
     def fail(self, error: BaseException) -> None:
-        """Something that no retry will mend: stop, and say so."""
+        """Stop because of an error that no retry can fix, and report it."""
         if self._error is None:
             self._error = error
             logger.error("stopping: %s", error)
@@ -167,7 +167,8 @@ class Runtime:
             return self._loop
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until it is stopped: a SystemExit in a task that a handler has left behind ends no other handler."""
+        """Run the loop until it is stopped. A SystemExit in a task that a handler has left behind must not end other
+        handlers."""
         while True:
             try:
                 loop.run_forever()
@@ -221,7 +222,7 @@ class Runtime:
             self._cancel_async_handlers()
         left = {consumer.name: count for consumer in self.consumers if (count := consumer.at_work())}
         drained_for = self.tools.monotonic() - began
-        # One deadline for all of it, and all queues side by side: many queues take no longer than one.
+        # One deadline for everything, and all queues in parallel: many queues take no longer than one.
         flushed_by = (self.tools.monotonic() if self._hurry.is_set() else ends) + FLUSH
         with ThreadPoolExecutor(len(self.consumers) or 1, "semel-close") as closing:
             list(closing.map(lambda consumer: consumer.close(flushed_by), self.consumers))
@@ -255,7 +256,7 @@ class Runtime:
         return any(consumer.in_flight.deliveries for consumer in self.consumers)
 
     def _cancel_async_handlers(self) -> None:
-        """The limit is over: async handlers are cancelled, plain ones cannot be."""
+        """The drain is over: cancel async handlers. Plain ones cannot be cancelled."""
         asynchronous = [consumer for consumer in self.consumers if consumer.worker.calls_on_loop]
         for consumer in asynchronous:
             consumer.worker.cancel_tasks()
@@ -267,7 +268,7 @@ class Runtime:
         if not self.ledger.transactional:
             return 0
         self.outbox.on_commit()  # wakes it
-        self._join("outbox", deadline)  # what it has taken, nobody else can send
+        self._join("outbox", deadline)  # nobody else can send what it has taken
         return self.outbox.flush(deadline)
 
     def _stop_loop(self) -> None:
@@ -288,7 +289,7 @@ class Runtime:
         polling = True
         for consumer in self.consumers:
             in_flight = consumer.in_flight
-            paused = in_flight.paused  # asked first: on resume, the time of the last poll is set before this is
+            paused = in_flight.paused  # read first: `resume` sets the time of the last poll before it sets this
             silent = now - consumer.receiver.last_poll
             queues[consumer.name] = {
                 "seconds_since_poll": round(silent, 1),

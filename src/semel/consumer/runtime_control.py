@@ -1,7 +1,7 @@
-"""The control of a runtime: what it has in progress, and carrying out an operator's commands.
+"""The control of a runtime: shows what is in progress, and carries out an operator's commands.
 
-The rules: an answer never shows a message's body; a command is checked before anything changes. Pausing stops receiving
-and nothing else: what is in progress is finished, with its heartbeats.
+The rules: an answer never shows a message's body; a command is checked before anything changes. Pausing stops only the
+receiving: what is in progress is finished, with its heartbeats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RuntimeControl:
 
 
 def carry_out(runtime: Runtime, command: Command) -> list[str]:
-    """Do it; returns the names of the queues that it was done to."""
+    """Carry out a command. Returns the names of the queues that it affected."""
     if command.action is Action.STOP:
         runtime.stop()
         return [consumer.name for consumer in runtime.consumers]
@@ -59,7 +59,7 @@ def carry_out(runtime: Runtime, command: Command) -> list[str]:
 
 
 def check(command: Command, setups: Sequence[QueueSetup]) -> list[str]:
-    """The names of the queues that it is about. Raises Refused if it cannot be done to all of them."""
+    """The names of the queues that a command affects. Raises Refused if it cannot be carried out for all of them."""
     affected = [setup for setup in setups if command.queue is None or setup.name == command.queue]
     if not affected:
         names = ", ".join(sorted(setup.name for setup in setups))
@@ -99,7 +99,7 @@ def _queue(consumer: QueueConsumer, now: float) -> dict[str, Any]:
 
 
 def _message(delivery: Delivery, now: float) -> dict[str, Any]:
-    """The time of the last heartbeat is what visibility is counted from."""
+    """The time of the last heartbeat is derived from the end of the visibility timeout, which counts from it."""
     lease = int(delivery.setup.settings.lease)
     started = delivery.started_at
     return {

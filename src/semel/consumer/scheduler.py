@@ -1,12 +1,12 @@
-"""Which of the claimed messages is handled next: the order of FIFO groups, and what goes into one call of a batch.
+"""Decides which claimed messages are handled next: the order of FIFO groups, and what goes into one call of a batch.
 
 The scheduler needs no thread: claimers put messages in, workers take them out. Its rules:
 1. Standard queues: first come, first served.
-2. FIFO queues: a message starts only when all before it in its group have ended, and ended well. If one of them has
-   not, all behind it are returned to the queue: they must not overtake it. Groups go side by side.
-3. A batch may have several messages of a group, in their order; the next batch none until these have ended.
-4. A message that was tried before is called alone, so that a bad one fails alone; unless its batch is a transaction
-   on a Standard queue, which is undone as a whole and can be halved.
+2. FIFO queues: a message starts only when all messages before it in its group have ended with a record. If one of them
+   ends without, all behind it are returned to the queue, because they must not overtake it. Groups run in parallel.
+3. A batch may have several messages of a group, in order. The next batch has none of this group until they have ended.
+4. A message that was tried before is handled alone, so that a bad message fails alone. The exception is a transaction
+   on a Standard queue: it is rolled back as a whole, and its batch can be halved.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ENDED_WELL = frozenset({State.RECORDED, State.ACKED})
 
 
 class _Group:
-    """Messages of a FIFO group in the order of their receipt, and those of them that were given to a worker."""
+    """The messages of a FIFO group in the order in which they were received, and those that were given to a worker."""
 
     __slots__ = ("members", "queued", "started")
 
     def __init__(self) -> None:
         self.members: deque[Delivery] = deque()
         self.started: set[Delivery] = set()
-        self.queued = False  # it has its turn
+        self.queued = False  # it is among the groups that can start a message
 
     @property
     def is_ready(self) -> bool:
@@ -44,7 +44,8 @@ class Scheduler:
     def __init__(self, setup: QueueSetup) -> None:
         self._fifo = setup.fifo
         handler = setup.handler
-        self._alone = handler.is_batch and (setup.fifo or not handler.transaction)  # those that were tried before
+        # Whether a message that was tried before is handled alone.
+        self._alone = handler.is_batch and (setup.fifo or not handler.transaction)
         self._is_batch = handler.is_batch
         self._ready: deque[Delivery] = deque()
         self._tried: deque[Delivery] = deque()
@@ -52,7 +53,7 @@ class Scheduler:
         self._turns: deque[_Group] = deque()  # groups whose first message can start
         self.changed = threading.Condition(threading.Lock())
         self.on_put: Callable[[], bool] = lambda: True  # under the lock: whether a waiting worker is to be woken
-        self.waiting = 0  # workers
+        self.waiting = 0  # workers that wait
         self.closed = False
 
     def __len__(self) -> int:
@@ -100,7 +101,7 @@ class Scheduler:
             self._turns.append(group)
 
     def ended(self, chunk: Iterable[Delivery]) -> list[Delivery]:
-        """Messages of a FIFO queue whose life here is over. Returns those that are now to be returned to the queue."""
+        """Messages of a FIFO queue that have ended here. Returns those that must now be returned to the queue."""
         blocked: list[Delivery] = []
         with self.changed:
             for delivery in chunk:
@@ -123,7 +124,7 @@ class Scheduler:
     # For the worker.
 
     def fills(self, size: int) -> bool:
-        """Under the lock: whether a batch of this size can be had."""
+        """Under the lock: whether there are enough messages for a batch of this size."""
         return len(self._ready) + sum(len(group.members) for group in self._turns) >= size
 
     def take_now(self) -> Delivery | None:
@@ -168,8 +169,8 @@ class Scheduler:
         return startable
 
     def surplus(self, most: int, received_before: float) -> list[Delivery]:
-        """Remove the last messages of a Standard queue: those beyond `most` that were received before that time. One
-        that was received more than once stays, as SQS counts its receives."""
+        """Remove the last messages of a Standard queue: those beyond `most` that were received before that time. A
+        message that was received more than once stays, because SQS counts its receives."""
         removed: list[Delivery] = []
         while not self._fifo and len(self._ready) > most:
             try:

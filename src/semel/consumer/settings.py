@@ -17,7 +17,7 @@ from semel.errors import SemelError
 
 MISSING_KEY: Final = ("reject", "message-id", "skip")
 ON_FAILURE: Final = ("block_group", "skip_message")
-SHORTEST_LEASE: Final = 10  # seconds; a VisibilityTimeout below this is taken for an oversight, and not used
+SHORTEST_LEASE: Final = 10  # seconds; a queue's VisibilityTimeout below this is taken for a mistake, and not used
 DEFAULT_LEASE: Final = 30
 RECOMMENDED_RECEIVES: Final = 5  # maxReceiveCount that --create-dlq sets and the doctor recommends
 
@@ -78,7 +78,7 @@ def _flag(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting. `unset`: the word for None, if None is a value: `SEMEL_PREFETCH=auto`."""
+    """One setting. `unset`: the word that stands for None, if None is allowed, as in `SEMEL_PREFETCH=auto`."""
 
     default: Any
     parse: Callable[[Any], Any]
@@ -144,8 +144,8 @@ OPTIONS: Final[dict[str, Option]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one handler. `max_receives`: the queue's maxReceiveCount, after which SQS moves a message itself;
-    `sources`: where each setting came from."""
+    """The settings of one handler. `max_receives`: the queue's maxReceiveCount, after which SQS itself moves a message
+    to the dead-letter queue; `sources`: where each setting came from."""
 
     concurrency: int
     prefetch: int | None
@@ -167,7 +167,7 @@ class Settings:
 
 
 def duration_text(duration: float) -> str:
-    """As it can be given to an option: `28d`, `36h`, `90s`, `0.2s`."""
+    """The duration as a user would write it in an option: `28d`, `36h`, `90s`, `0.2s`."""
     for unit, length in (("d", 24 * HOUR), ("h", HOUR), ("m", 60)):
         if duration >= length and duration % length == 0:
             return f"{duration / length:g}{unit}"

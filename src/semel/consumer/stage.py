@@ -1,8 +1,8 @@
 """What the stages of the line have in common: an inbox, a loop, and the threads that run it.
 
 A stage takes chunks of messages from its inbox, does one thing with them, and hands them to the next inbox. Threads
-call it in a loop; tests call `run_once`. Threads grow with the work up to a limit, and leave when there is none. No
-thread dies unnoticed: an exception ends the whole run.
+call it in a loop; tests call `run_once`. The number of threads grows with the work, up to a limit, and idle threads
+end. No thread dies unnoticed: an exception ends the whole run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from semel.consumer.context import logger
 
 T = TypeVar("T")
 
-IDLE: Final = 30.0  # seconds without work after which a thread that is not needed leaves
+IDLE: Final = 30.0  # seconds without work after which a thread that is not needed ends
 
 
 class Inbox(Generic[T]):
-    """Many put, many take, nobody spins. A put wakes one thread at most, which wakes the next one if more is left."""
+    """A queue between threads, without busy waiting. A put wakes at most one thread, which wakes the next one if items
+    are left."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -33,14 +34,14 @@ class Inbox(Generic[T]):
         return len(self._items)
 
     def put(self, items: Iterable[T]) -> None:
-        # Without the lock, as appending is atomic: whoever waits has said so before it looked into the inbox.
+        # No lock: appending is atomic, and a thread that waits has counted itself before it looked into the inbox.
         self._items.extend(items)
         if self._waiting:
             with self._changed:
                 self._changed.notify()
 
     def take(self, most: int, timeout: float | None) -> list[T]:
-        """Up to `most` items as soon as there is one; an empty list if none came in time, or if it was closed."""
+        """Up to `most` items as soon as there is one; an empty list if none came in time, or if the inbox is closed."""
         if not self._items and timeout != 0:
             self._wait(timeout)
         items: list[T] = []
@@ -68,14 +69,14 @@ class Inbox(Generic[T]):
                 self._waiting -= 1
 
     def close(self) -> None:
-        """Whoever waits, or comes later, gets what is left and then nothing."""
+        """Every `take`, under way or later, gets what is left and then nothing."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
 
 class Threads:
-    """The threads of one queue, by role. `on_fatal` hears of the exception that ended one."""
+    """The threads of one queue, by role. `on_fatal` is called with the exception that ended a thread."""
 
     def __init__(self, name: str, on_fatal: Callable[[BaseException], None], monotonic: Callable[[], float]) -> None:
         self._name = name
@@ -99,7 +100,7 @@ class Threads:
             self._on_fatal(error)
 
     def of(self, role: str) -> list[threading.Thread]:
-        """Those that have not ended."""
+        """The threads of this role that have not ended."""
         with self._lock:
             return [thread for thread in self._by_role.get(role, []) if thread.is_alive()]
 
@@ -112,8 +113,8 @@ class Threads:
 
 
 class Stage(Generic[T]):
-    """`process` is what a stage does. `at_once`: how many items it takes at a time; `linger`: seconds that it waits for
-    more once there are `linger_from`; `most_threads`: how many may be at it side by side."""
+    """`process` is what a stage does. `at_once`: the maximum number of items in a chunk; `linger`: seconds to wait for
+    more items once there are `linger_from`; `most_threads`: the maximum number of threads."""
 
     role: ClassVar[str]
 
@@ -135,7 +136,7 @@ class Stage(Generic[T]):
         raise NotImplementedError
 
     def run_once(self) -> bool:
-        """Do one round with what is in the inbox now. False: it was empty."""
+        """Process one chunk of what is in the inbox now. False: it was empty."""
         items = self.inbox.take(self._at_once, 0)
         if items:
             self.process(items)
@@ -160,7 +161,7 @@ class Stage(Generic[T]):
                 return
 
     def _collect(self) -> list[T]:
-        """One thread at a time collects; the others are at work, or wait for their turn."""
+        """Collect the next chunk. One thread at a time collects; the others are at work, or wait for their turn."""
         with self._lock:
             self._idle += 1
         try:
@@ -179,7 +180,8 @@ class Stage(Generic[T]):
         finally:
             with self._lock:
                 self._idle -= 1
-                # The more threads there are, the more must wait: they compete for Python's lock.
+                # The more threads there are, the more items must wait before another one is added, as threads compete
+                # for Python's lock.
                 many = self._at_once * max(1, self._count // 2)
                 grow = not self._idle and self._count < self._most_threads and len(self.inbox) >= many
         if grow:
@@ -187,7 +189,7 @@ class Stage(Generic[T]):
         return items
 
     def _leaves(self) -> bool:
-        """Whether this thread, which has been idle, is not needed."""
+        """Whether this thread, which has been idle, is not needed and must end."""
         with self._lock:
             if self._count == 1:
                 return False
@@ -198,6 +200,6 @@ class Stage(Generic[T]):
         return not self._threads.alive(self.role)
 
     def close(self, deadline: float) -> None:
-        """Work off what is in the inbox, until the deadline."""
+        """Process what is in the inbox, until the deadline."""
         self.inbox.close()
         self._threads.join(self.role, deadline)

@@ -1,8 +1,8 @@
 """The worker stage: threads that take what the scheduler gives them and call the handler.
 
-As many threads call a handler of single messages as it needs, up to the concurrency. A handler that returns within
-0.1 ms needs one: more would only fight over Python's lock. Then a second thread stands by, and takes over when a call
-lasts longer than a few milliseconds, so that no message waits behind a slow one.
+A handler of single messages is called by as many threads as it needs, up to the concurrency. A handler that returns
+within 0.1 ms needs one thread: more would only compete for Python's lock. A second thread then stands by, and takes
+over when a call lasts longer than a few milliseconds, so that no message waits behind a slow one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semel.consumer.stage import IDLE, Threads
 
 FAST: Final = 0.0001  # seconds
 STALE: Final = 0.003  # seconds after which a waiting thread takes over from one whose handler has not returned
-VOTES: Final = 20  # of the last calls, which say whether the handler is fast
+VOTES: Final = 20  # the highest count of slow calls, which fast calls bring down again
 
 
 class Worker:
@@ -49,7 +49,7 @@ class Worker:
         self._lock = threading.Lock()
         self._count = 0  # threads
         self._active = 0  # of those, the ones that have a message
-        self._standby = False  # one waits for a call that lasts too long
+        self._standby = False  # whether a thread stands by, to take over from a call that lasts too long
         self._last_start = 0.0
         self._slow_votes = 0
         self._collecting = threading.Lock()
@@ -83,7 +83,8 @@ class Worker:
         self.fit()
 
     def fit(self) -> None:
-        """As many threads as batches may be handled at a time. For single messages one that waits; it adds others."""
+        """Start as many threads as batches may be handled at a time. For single messages start one thread that waits,
+        which adds others."""
         if not self._started:
             return
         if self.calls_on_loop:
@@ -152,7 +153,7 @@ class Worker:
                     return None
 
     def _wait(self, fast: bool) -> bool:
-        """Under the scheduler's lock. False: nothing happened for long."""
+        """Under the scheduler's lock. False: nothing happened for a long time."""
         scheduler = self._scheduler
         stands_by = fast and not self._standby and len(scheduler) > 0
         if stands_by:
@@ -173,7 +174,7 @@ class Worker:
         self._threads.spawn(self.role, self._run)
 
     def _is_surplus(self) -> bool:
-        """Whether this thread is one too many, as the concurrency was lowered. It then leaves."""
+        """Whether this thread is one too many, because the concurrency was lowered. It must then end."""
         with self._lock:
             if self._count <= self._in_flight.concurrency:
                 return False
@@ -181,8 +182,8 @@ class Worker:
             return True
 
     def _leaves(self) -> bool:
-        """Under the scheduler's lock: whether this thread, which has been idle, is not needed. The last one that waits
-        stays: the others may be busy for long."""
+        """Under the scheduler's lock: whether this thread, which has been idle, is not needed and must end. The last
+        thread that waits stays, because the others may be busy for a long time."""
         with self._lock:
             if not self._scheduler.waiting:
                 return False
@@ -258,7 +259,7 @@ class Worker:
             self._on_fatal(error)
 
     def cancel_tasks(self) -> None:
-        """Async handlers that did not finish in time."""
+        """Cancel async handlers that did not finish in time."""
         if self._loop is not None:
             self._loop().call_soon_threadsafe(lambda: [task.cancel() for task in self._tasks])
 
@@ -266,7 +267,7 @@ class Worker:
         return self.calls_on_loop and not self._threads.alive("start")
 
     def close(self, deadline: float) -> None:
-        """Start nothing more. Handlers that run are not waited for here."""
+        """Start nothing more. This does not wait for the handlers that run."""
         self._scheduler.close()
         if self.calls_on_loop:
             self._threads.join("start", deadline)

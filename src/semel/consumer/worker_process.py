@@ -58,8 +58,8 @@ class RestartDelay:
 
 
 class MetricsHistory:
-    """The metrics of one worker over all its processes. What was counted by one that has died stays in the sum: a
-    counter that falls would look like a restart of the whole app. Takes the space of one process, whatever dies."""
+    """The metrics of one worker over all its processes. The counts of a process that has died stay in the sum: a
+    counter that falls would look like a restart of the whole app. Takes the space of one process, however many die."""
 
     def __init__(self) -> None:
         self._ended: list[Metric] = []  # the sum of the counters of the processes that have died

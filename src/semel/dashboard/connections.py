@@ -1,8 +1,8 @@
-"""What one client of the dashboard may take: room for headers, requests in a pipe, time, and one of many connections.
+"""Limits for each client of the dashboard: the size of headers, pipelined requests, time, and connections.
 
-uvicorn itself waits for ever for a request, and for a client to read its answer. The rules here: a client that takes
-too long is let go; where there are too many, those make room first that have never sent a whole request, then those
-that have been quiet for longer. A client that waits for an answer stays.
+uvicorn itself waits for ever for a request, and for a client to read its answer. Here, a client that takes too long is
+disconnected. If there are too many connections, those that have never sent a complete request are closed first, then
+those that have been quiet for the longest time. A client that waits for an answer keeps its connection.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ MAX_SURPLUS: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`request_seconds`: for a client to send a request, longer for a large one by `least_rate` bytes a second; and to
-    take the next part of an answer. `idle_seconds`: for a connection without a request. `active`: connections if none
-    of them can be let go, and requests that are being answered; beyond them the answer is 503. `tick_seconds`: how
-    often times are looked at."""
+    """`connections`: if more are open, some are closed. `active`: if none of them can be closed, 503 is the answer from
+    this number of connections on, and from this number of requests in progress. `request_seconds`: how long a client
+    may take to send a request, plus a second for each `least_rate` bytes of body; also how long it may take to read the
+    next part of an answer. `idle_seconds`: how long a connection may have no request. `tick_seconds`: how often these
+    limits are checked."""
 
     connections: int = 400
     active: int = 1000
@@ -47,7 +48,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._quiet_since = monotonic()
-        self._request_since: float | None = None  # of a request that has not arrived as a whole
+        self._request_since: float | None = None  # when the request that is still arriving began
         self._has_asked = False
         self._raw_bytes = self._body_bytes = 0  # of the request that is arriving
         self._surplus = 0  # bytes of a body that came after its answer
@@ -55,7 +56,7 @@ class Connection(HttpToolsProtocol):
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    # asyncio's side.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,7 +74,7 @@ class Connection(HttpToolsProtocol):
             self._request_since = monotonic()
         self._raw_bytes += len(data)
         super().data_received(data)
-        # What is neither body nor the framing of its chunks is headers, also if they stand behind the body.
+        # Everything except the body and the framing of its chunks counts as headers, also trailers after the body.
         if self._request_since is not None and self._raw_bytes > MAX_HEAD + 2 * self._body_bytes:
             self._refuse(431, f"more than {MAX_HEAD} bytes of headers")
 
@@ -85,7 +86,7 @@ class Connection(HttpToolsProtocol):
         self._blocked_since = None
         super().resume_writing()
 
-    # The parser's side.
+    # Called by the parser.
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -94,7 +95,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle.response_complete:  # and it goes on sending, instead of reading why it was refused
+        if self.cycle.response_complete:  # the client goes on sending instead of reading why it was refused
             self._surplus += len(body)
             if self._surplus > MAX_SURPLUS:
                 self.transport.abort()
@@ -134,7 +135,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def expendable(self) -> tuple[bool, float] | None:
-        """Its rank among those that are let go to make room: the lowest goes first. None: it waits for an answer."""
+        """Its rank among those that can be closed to make room, lowest first. None: the client waits for an answer."""
         if self._blocked_since is not None:
             return self._has_asked, self._blocked_since
         if self._request_since is not None:
@@ -164,5 +165,5 @@ class Connection(HttpToolsProtocol):
 
 
 def connection_class(limits: Limits) -> type[Connection]:
-    """uvicorn makes its connections itself, so their limits are those of a class."""
+    """uvicorn creates the connections itself, so the limits are an attribute of the class."""
     return type("Connection", (Connection,), {"limits": limits})

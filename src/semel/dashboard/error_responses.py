@@ -44,7 +44,7 @@ class ErrorAnswer:
     command: str = ""
 
 
-# The first that fits counts.
+# The first entry that matches is used.
 _KNOWN: Final[tuple[tuple[type[SemelError], int, str, str], ...]] = (
     (NoSuchJob, 404, "only the last 200 jobs are kept; see the list of jobs", ""),
     (JobNotRunning, 409, "", ""),
@@ -79,7 +79,7 @@ def of(error: SemelError) -> ErrorAnswer:
 
 
 def handle(app: FastAPI, respond: Callable[[Request, ErrorAnswer], Response]) -> None:
-    """Whatever the application raises becomes a response."""
+    """Turns every exception of the application into a response."""
 
     @app.exception_handler(SemelError)
     def semel(request: Request, error: SemelError) -> Response:

@@ -28,8 +28,8 @@ _log = logging.getLogger("semel.dashboard")
 
 
 def run(settings: Settings, *, inherited: int | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. `inherited` is a listening socket of the parent process: the dashboard then also
-    ends when standard input does, as it does with the parent."""
+    """Serves until SIGTERM or SIGINT. `inherited` is a listening socket of the parent process. The dashboard then
+    also ends when its standard input is closed, which happens when the parent ends."""
     logging.basicConfig(level=logging.WARNING, format="semel: %(levelname)s: %(message)s", stream=sys.stderr)
     settings.check()
     listener = listen(settings.host, settings.port) if inherited is None else socket.socket(fileno=inherited)
@@ -53,7 +53,7 @@ def run(settings: Settings, *, inherited: int | None = None) -> int:
                 _log.warning("commands on this machine do not find the token by themselves: %s", error)
             print(f"semel: log in at {url}/?token={token}", file=sys.stderr, flush=True)
         print(f"semel: dashboard at {url}", flush=True)
-        # The description of the API takes a moment to build; the first who asks for it need not wait.
+        # The OpenAPI description takes a moment to build. It is built early, so that no request waits for it.
         later = threading.Timer(5.0, app.openapi)
         later.daemon = True
         later.start()
@@ -68,7 +68,7 @@ def run(settings: Settings, *, inherited: int | None = None) -> int:
 
 
 class Server(uvicorn.Server):
-    """Reports when it listens, and from then on ends with exit code 0 on SIGTERM and SIGINT."""
+    """Calls `ready` when it listens, and from then on ends with exit code 0 on SIGTERM and SIGINT."""
 
     ready: Callable[[], None] | None = None
 
@@ -82,7 +82,8 @@ class Server(uvicorn.Server):
         received.add(sig)
         super().handle_exit(sig, frame)
         if first:
-            # It ends already if the parent has ended before this signal came here: no reason to hurry.
+            # If the parent has ended first, uvicorn is already stopping and takes this signal for a second one, which
+            # forces the exit. It is the first: stop gracefully.
             self.force_exit = False
 
     @contextmanager
@@ -102,8 +103,8 @@ def server_for(app: FastAPI, limits: Limits = Limits()) -> Server:  # noqa: B008
     config = uvicorn.Config(
         app,
         http=connection_class(limits),
-        log_config=None,  # uvicorn's own would close the handlers of this process
-        log_level="error",  # what clients send that is no request is no news, and could fill a disk
+        log_config=None,  # uvicorn's own config would close this process's log handlers
+        log_level="error",  # malformed requests are not worth a log line, and could fill a disk
         access_log=False,
         server_header=False,
         proxy_headers=False,  # the access policy reads them

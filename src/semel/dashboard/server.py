@@ -34,8 +34,8 @@ def build(
     ledger: Ledger | None = None,
     clock: Callable[[], float] = time.time,
 ) -> FastAPI:
-    """The application. Raises StartError for settings that make no sense. `app.state.services` is what it runs on;
-    their settings have the token if one was made."""
+    """The application. Raises StartError for invalid settings. `app.state.services` are its services; the settings in
+    them have the token, also if the dashboard made one."""
     settings.check()
     settings = settings.with_token()
     services = Services.of(settings, client=client, ledger=ledger, clock=clock)
@@ -122,7 +122,7 @@ def _login(policy: AccessPolicy, pages: Pages) -> APIRouter:
 
 
 def _report(services: Services) -> APIRouter:
-    """The doctor's report has its style inside and no script, so it has a content security policy of its own."""
+    """The doctor's report has inline styles and no scripts, so it has its own content security policy."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/doctor/report")

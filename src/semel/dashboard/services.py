@@ -1,6 +1,6 @@
-"""What routes and terminal share: the inspector to read with, the service to act with, and the actions of neither.
+"""What routes and terminal share: the inspector reads, the dead-letter service acts; all other actions are here.
 
-Every action is in the audit log before it begins, and once more when it has ended, whatever ended it.
+Every action is written to the audit log before it begins, and again when it has ended, however it ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Services:
         except SemelError as error:
             log.warning("the ledger does not answer; actions that need it are refused until it does: %s", error)
         jobs = Jobs(inspector.state / "jobs", clock=clock)
-        # Actions may take time and retries; pages say soon that the endpoint does not answer.
+        # Actions may take time and retries. Pages use the inspector's client, which soon reports that nothing answers.
         acting = client or Client(settings.endpoint_url, settings.region, settings.profile)
         service = DeadLetterService(
             acting, ledger=inspector.history.connected, state=inspector.state, jobs=jobs, who="dashboard", clock=clock
@@ -73,7 +73,8 @@ class Services:
         group: str | None = None,
         dedup: str | None = None,
     ) -> str:
-        """A test message; returns its id. On a FIFO queue without `dedup` it is never a duplicate of another."""
+        """Sends a test message; returns its id. On a FIFO queue, a message without `dedup` gets a random one, so SQS
+        does not drop it as a duplicate."""
         target = self.inspector.client.queue(queue)
         if target.fifo and dedup is None:
             dedup = uuid.uuid4().hex
@@ -105,7 +106,7 @@ class Services:
         return done
 
     def examine(self, viewer: Viewer) -> bool:
-        """Starts the doctor; False if it is running."""
+        """Starts the doctor; False if it is already running."""
         with self.service.audit.around(viewer.name, "doctor") as ending:
             started = self.inspector.doctor_job.start()
             ending.outcome = "started" if started else "not started: already running"

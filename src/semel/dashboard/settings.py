@@ -18,9 +18,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Who has `token` may do everything, who has `reader_token` may only read; with `read_only` nobody may act.
-    `open_access`: no token is needed, which is possible on this machine only. Without a token and without open access
-    the dashboard makes a token at the start. `names`: its host names. `proxy`: trust the X-Forwarded headers."""
+    """`token` allows everything, `reader_token` only reading. With `read_only`, nobody may change anything.
+    `open_access`: no token is needed; allowed only on a loopback address. Without a token and without open access, the
+    dashboard makes a token at the start. `names`: its host names. `proxy`: trust the X-Forwarded headers."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -45,11 +45,11 @@ class Settings:
         return self.token is not None or self.reader_token is not None
 
     def with_token(self) -> Settings:
-        """With a random token if there would be none."""
+        """The same settings; with a random token if one is needed and none is set."""
         return self if self.has_token or self.open_access else replace(self, token=secrets.token_hex(24))
 
     def check(self) -> None:
-        """Raises StartError with the way out."""
+        """Raises StartError, which says how to correct the settings."""
         if not 0 <= self.port <= 65535:
             raise StartError(f"--port {self.port}: a port is a number from 0 to 65535; 0 picks a free one")
         if self.open_access and self.has_token:
@@ -71,7 +71,7 @@ class Settings:
                     "from: openssl rand -hex 16"
                 )
             if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-                raise StartError(f"{option}: a token is sent in a header; use ASCII letters, digits and signs only")
+                raise StartError(f"{option}: a token is sent in a header; use ASCII letters, digits and symbols only")
         if self.token is not None and self.token == self.reader_token:
             raise StartError("--read-only-token is the same as --token, so readers could act: choose another")
         for name in self.names:

@@ -1,4 +1,4 @@
-"""What a person sees while a demo runs: a line that is redrawn on a terminal, a line now and then elsewhere."""
+"""The progress of a demo: one line that is redrawn on a terminal, and a new line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY: Final = 5.0
 
 
 class Result(Protocol):
-    """What a demo came to. Without `problems`, every order was handled exactly once, and the audit adds up."""
+    """The result of a demo. If `problems` is empty, every order was handled exactly once, and the audit adds up."""
 
     @property
     def problems(self) -> list[str]: ...
@@ -28,7 +28,7 @@ class Screen:
         self._drawn = False
 
     def write(self, text: str = "") -> None:
-        """A line that stays."""
+        """Prints a line that is not redrawn."""
         if not self._quiet:
             self.clear()
             print(text, file=self._out, flush=True)

@@ -1,7 +1,7 @@
-"""`semel demo handler`: the same faulty queue, worked off by the loop from the tutorials, and by Semel.
+"""`semel demo handler`: the same faulty queue, processed by the loop from the tutorials and by Semel.
 
-The queue misbehaves as SQS may: it delivers some messages twice and loses some deletes. Nobody disturbs the loop; of
-Semel's two workers, the one that has just charged an order is killed with SIGKILL, three times.
+The queue misbehaves as SQS may: it delivers some messages twice and loses some deletes. The loop runs
+undisturbed. Semel has two workers; three times, the one that has just charged an order is killed with SIGKILL.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _COUNTS: Final = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNot
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one of the two has done. `uncharged`: deliveries that led to no charge."""
+    """The figures of the loop or of Semel. `uncharged`: deliveries that led to no charge."""
 
     orders: int
     deliveries: int
     kills: int
     charges: int
     uncharged: int
-    charged_twice: int  # orders, each charged more than once
+    charged_twice: int  # orders charged more than once
     not_charged: int  # orders
     euros_too_much: int
 
@@ -106,7 +106,7 @@ def outcome(orders: int, charges: Counter[int], deliveries: int, kills: int = 0)
 
 
 def run(orders: int = ORDERS, *, screen: Screen) -> Comparison:
-    """Raises SemelError if a part of it does not start, or does not get to its end."""
+    """Raises SemelError if a part does not start or does not finish."""
     with (
         tempfile.TemporaryDirectory(prefix="semel-demo-", ignore_cleanup_errors=True) as name,
         Processes() as processes,
@@ -145,7 +145,7 @@ class Demo:
         self.client, self.processes, self.screen = client, processes, screen
 
     def loop(self) -> Outcome:
-        """Receive, work, delete: with botocore, which is what boto3 is made of."""
+        """Receives, charges and deletes with botocore, the library under boto3."""
         self.screen.write("\nThe loop from the tutorials: receive, charge, delete. Nobody disturbs it.")
         sqs, url = _botocore(self.broker.url), self.client.queue(LOOP).url
         charges: Counter[int] = Counter()
@@ -182,7 +182,7 @@ class Demo:
                     raise SemelError(f"a worker ended with code {ended[0].returncode}: {last_line(log)}")
                 charges, last = self._charges()
                 self.screen.progress(len(charges), self.orders, f"{charges.total():,} charges, {kills} workers killed")
-                # At a quarter, a half and three quarters of the work, whatever the number of orders and the machine.
+                # Kills at a quarter, a half and three quarters of the work, on a fast or slow machine.
                 due = self.orders * (kills + 1) // (KILLS + 1)
                 if kills < KILLS and due <= len(charges) < self.orders and last in workers:
                     self.processes.kill(workers.pop(last))
@@ -205,7 +205,7 @@ class Demo:
 
     def _is_filled(self, name: str, until: float) -> bool:
         if time.monotonic() > until:
-            raise SemelError(f"queue {name} was not worked off within {PATIENCE:.0f} s")
+            raise SemelError(f"queue {name} was not empty within {PATIENCE:.0f} s")
         return any(int(count) for count in self.client.queue(name).attributes(*_COUNTS).values())
 
     def _report(self, done: Outcome) -> Outcome:
@@ -232,7 +232,7 @@ def _botocore(url: str) -> Any:
 
 
 def table(comparison: Comparison) -> list[str]:
-    """Both side by side, for people."""
+    """Both results side by side, as text."""
 
     def line(text: str, loop: int, semel: int, unit: str = "") -> str:
         return f"  {text:<40}{f'{loop:,}{unit}':>16}{f'{semel:,}{unit}':>16}"

@@ -25,7 +25,7 @@ SEED: Final = 0
 VISIBILITY: Final = 10
 PATIENCE: Final = 240.0
 STOPPING: Final = 90.0  # seconds for the batch in progress after SIGTERM
-BATCHES: Final = 5  # at least so many are needed for all orders
+BATCHES: Final = 5  # the minimum number of batches for all orders
 MOST_IN_A_BATCH: Final = 4_000
 PIPELINE: Final = """\
 name = "orders"
@@ -61,13 +61,13 @@ IN_FLIGHT: Final = "ApproximateNumberOfMessagesNotVisible"
 
 
 def check_installation() -> None:
-    """Before any work: raises SemelError with the way out if Spark or Java is missing."""
+    """Called before any work. Raises SemelError, which says what to install, if Spark or Java is missing."""
     require("semel demo pipeline", "pyspark", "pyarrow", "pandas", extra="spark")
     java.find()
 
 
 def run(orders: int = ORDERS, *, folder: Path | None = None, screen: Screen) -> Audit:
-    """Raises SemelError if a part of it does not start, or the pipeline does not get to its end."""
+    """Raises SemelError if a part does not start or the pipeline does not finish."""
     with contextlib.ExitStack() as stack:
         if folder is None:
             temporary = tempfile.TemporaryDirectory(prefix="semel-demo-", ignore_cleanup_errors=True)
@@ -147,14 +147,15 @@ class Demo:
             )
 
     def spark(self) -> dict[str, str]:
-        """A short run is mostly Spark's start: its compiler need not try hard. What a killed driver leaves is ours."""
+        """A short run is mostly Spark's start, so the JVM uses its fast compiler only. Temporary files go to the demo's
+        folder, as a killed driver does not remove its own."""
         scratch = self.folder / "spark"
         scratch.mkdir(exist_ok=True)
         options = f'-XX:TieredStopAtLevel=1 -Djava.io.tmpdir="{scratch}"'
         return {"SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_DIRS": str(scratch), "TMPDIR": str(scratch)}
 
     def watch_until_unfinished(self, process: subprocess.Popen[bytes]) -> None:
-        """Until some batches are in the table, and the next one has begun to receive."""
+        """Waits until some batches are in the table and the next one has begun to receive."""
         deadline = time.monotonic() + PATIENCE
         while self.total("rows") < self.orders // 4:
             self.check(process, deadline)
@@ -164,7 +165,7 @@ class Demo:
             time.sleep(0.002)
 
     def watch_until_empty(self, process: subprocess.Popen[bytes]) -> None:
-        """Until the queue has had nothing to deliver for a second: what is hidden may come back."""
+        """Waits until the queue has been empty for a second. Hidden messages count, as they may come back."""
         deadline, empty_since = time.monotonic() + PATIENCE, None
         while empty_since is None or time.monotonic() < empty_since + 1:
             self.check(process, deadline)
@@ -179,13 +180,13 @@ class Demo:
         if process.poll() is not None:
             raise SemelError(f"the pipeline ended with code {process.returncode}: {last_line(self.log)}")
         if time.monotonic() > deadline:
-            raise SemelError(f"the pipeline did not get there in {PATIENCE:.0f} s: {last_line(self.log)}")
+            raise SemelError(f"the pipeline was too slow: its time limit is {PATIENCE:.0f} s: {last_line(self.log)}")
         rows, duplicates = self.total("rows"), sum(map(self.total, ("redelivered", "same_key", "in_ledger")))
         text = f"{rows:,} rows, {duplicates:,} duplicates dropped"
         self.screen.progress(rows, self.orders, text if rows else "Spark starts ...")
 
     def total(self, name: str) -> int:
-        """A figure of the pipeline's own status: of all batches that are done."""
+        """A total from the pipeline's own status, over all finished batches."""
         try:
             status: dict[str, Any] = json.loads((self.folder / "checkpoint" / "status.json").read_text())
         except (OSError, ValueError):  # not written yet

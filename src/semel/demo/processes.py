@@ -1,7 +1,7 @@
 """The commands that a demo runs, each as a user would run it.
 
-The rule: no process outlives the demo. Ctrl-C and SIGTERM are raised as KeyboardInterrupt, once, and never while a
-process is being started; whatever the reason, on the way out all processes are killed.
+The rule: no process outlives the demo. Ctrl-C and SIGTERM raise KeyboardInterrupt once, and never while a process is
+being started. However the demo ends, it kills all its processes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Processes:
         self._interrupted = False
 
     def __enter__(self) -> Processes:
-        if threading.current_thread() is threading.main_thread():  # nobody else gets signals
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set signal handlers
             self._former = {number: signal.signal(number, self._interrupt) for number in SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._interrupted = True  # from here on, signals are too late to matter
+        self._interrupted = True  # signals are ignored from here on
         for process in list(self._running):
             self.kill(process)
         for number, handler in self._former.items():
@@ -67,7 +67,7 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """`semel` with these arguments, in a session of its own: Ctrl-C reaches the demo alone."""
+        """Starts `semel` with these arguments in a session of its own, so that Ctrl-C reaches only the demo."""
         self._starting = True
         process = subprocess.Popen(
             [*SEMEL, *arguments],
@@ -85,13 +85,13 @@ class Processes:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGKILL, for it and for the processes that it has started."""
+        """Sends SIGKILL to the process and to those that it has started."""
         _kill_session(process.pid)
         process.wait()
         self._running.remove(process)
 
     def end(self, process: subprocess.Popen[bytes], what: str, seconds: float = _END) -> int:
-        """SIGTERM; returns the exit code."""
+        """Sends SIGTERM and waits; returns the exit code."""
         process.terminate()
         try:
             code = process.wait(seconds)
@@ -103,7 +103,7 @@ class Processes:
 
 
 def _kill_session(leader: int) -> None:
-    """Returns when they are gone."""
+    """Kills all processes of the session and waits until they have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
     until = time.monotonic() + _END
@@ -115,7 +115,7 @@ def _kill_session(leader: int) -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """The living processes of a session, where the system lists them; elsewhere they notice by themselves and end."""
+    """The living processes of a session, on systems with /proc. Elsewhere, orphaned processes end by themselves."""
     members = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

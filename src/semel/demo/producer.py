@@ -1,6 +1,6 @@
-"""Orders, sent as carelessly as real ones: some twice after a timeout that was not real, some broken.
+"""Sends orders as carelessly as a real producer: some twice, as after a false timeout, and some broken messages.
 
-By seed, so that a run can be repeated; what was sent is known to the audit without asking the queue.
+A seed makes a run repeatable. The audit knows what was sent without asking the queue.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from semel.sqs.client import Queue
 
 QUEUE: Final = "orders"
 DEAD_LETTERS: Final = "orders-dlq"
-AGAIN: Final = 0.02  # of orders are sent twice
-POISON: Final = 0.005  # of orders are followed by a message that is none
+AGAIN: Final = 0.02  # share of the orders that are sent twice
+POISON: Final = 0.005  # share of the orders that are followed by a broken message
 AT_ONCE: Final = 500
 _COUNTRIES: Final = ("DE", "FR", "IN", "JP", "US")
 _BROKEN: Final = ("not even JSON", '{"id": "%s", "euros": "a lot"}', '{"euros": 12}', '{"id": "%s", "euros": -5}')
@@ -49,7 +49,7 @@ def create(client: Client, visibility: int) -> Queue:
 
 
 def send(queue: Queue, count: int, sent: Sent, seed: int = 7) -> Iterator[None]:
-    """`count` orders and what comes with them, page by page; `sent` grows on the way."""
+    """Sends `count` orders, with repetitions and broken messages, in pages, and adds them to `sent`."""
     random = Random(seed)
     page: list[str] = []
     for number in range(count):
@@ -75,4 +75,4 @@ def _messages(number: int, random: Random, sent: Sent) -> Iterator[str]:
         yield json.dumps(order)
     if random.random() < POISON:
         sent.poison += 1
-        yield random.choice(_BROKEN).replace("%s", id_)  # under the key of an order that is right
+        yield random.choice(_BROKEN).replace("%s", id_)  # with the key of a valid order

@@ -1,9 +1,10 @@
-"""What was sent against what is in the table: the only figures that count in the end.
+"""Compares what was sent with what is in the table: the only figures that count in the end.
 
-The rule: every delivery beyond the first of an order or a broken message has exactly one cause. What the producer sent
-twice, it counts itself. A delivery that no finished batch of the pipeline accounts for was in the driver when it was
-killed. SQS made the rest: it delivered a message twice at once, or again because it had lost the delete. The broker
-counts these two, too, but a message can suffer from both and come back once, so its counts are no causes.
+The rule: every delivery of an order or a broken message after its first has exactly one cause. The producer counts the
+orders that it sent twice. A delivery that no finished batch of the pipeline accounts for was in the driver when it was
+killed. SQS caused the rest: it delivered a message twice at once, or again because it had lost the delete. The broker
+counts both of these faults, but they can hit the same message and bring it back only once, so the audit does not use
+the broker's counts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from semel.demo.producer import Sent
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`delivered`: by SQS, duplicates and all; `duplicates` is the sum of the three causes after it."""
+    """`delivered`: by SQS, including duplicates. `duplicates` is the sum of the three fields after it."""
 
     orders: int
     sent: int
@@ -88,7 +89,7 @@ def audit(
 
 
 def lines(audit: Audit) -> list[str]:
-    """The audit for people."""
+    """The audit as text."""
 
     def line(text: str, count: int) -> str:
         return f"  {text:<46}{count:>10,}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from semel.dlq.redrive.plan import RedrivePlan as RedrivePlan
     from semel.dlq.service import DeadLetterService as DeadLetterService
 
-# Each name is loaded when it is first asked for: other modules of this package are used without them.
+# Each name is loaded on first use, because other modules of this package are used without them.
 _WHERE: Final = {
     "DeadLetterService": "semel.dlq.service",
     "RedrivePlan": "semel.dlq.redrive.plan",

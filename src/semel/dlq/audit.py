@@ -1,7 +1,7 @@
-"""The audit log: who did what to which queue, when, and with which outcome; one JSON object a line.
+"""The audit log: who did what to which queue, when, and with which outcome; one JSON object per line.
 
-An action is in the log before it begins and again when it has ended, so that a crash leaves the first entry. A line is
-on disk before anything else happens. What cannot be logged is not done.
+An action is logged before it begins and again when it has ended, so a crash leaves the first entry. Each line is on
+disk before anything else happens. An action that cannot be logged is not carried out.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ _log: Final = logging.getLogger("semel.dlq")
 
 
 class AuditError(SemelError):
-    """The audit log cannot be written or read. `reason` is the system's. Set SEMEL_STATE to a folder that this user may
-    write to."""
+    """The audit log cannot be written or read. `reason` has the file and the system's error. Set SEMEL_STATE to a
+    folder that this user may write to."""
 
     reason = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`outcome` is "begun" where an action starts, then done, stopped, cancelled, failed …; `count`: messages."""
+    """`outcome` is "begun" in the first entry of an action, and done, stopped, cancelled, failed … in the second.
+    `count` is the number of messages."""
 
     at: float
     who: str
@@ -58,7 +59,7 @@ _DECODER: Final = msgspec.json.Decoder(AuditEntry)
 
 @dataclass(slots=True)
 class Ending:
-    """What the second entry of an action says. `problem`: why that could not be written, known after the block."""
+    """The content of an action's second entry. `problem`, set after the block, says why it could not be written."""
 
     outcome: str = "done"
     count: int | None = None
@@ -92,7 +93,7 @@ class Audit:
         job: str = "",
         details: Mapping[str, str] | None = None,
     ) -> AuditEntry:
-        """Before an action: raises AuditError if it cannot be logged, so that it is not done."""
+        """Logs an action before it begins. Raises AuditError if it cannot be logged: then it must not be done."""
         kept = {name: _short(text) for name, text in (details or {}).items() if text}
         entry = AuditEntry(
             self._clock(), _short(who), action, _short(queue), _short(where), count, _short(outcome), job, kept
@@ -109,7 +110,7 @@ class Audit:
         return entry
 
     def add(self, who: str, action: str, **known: Any) -> str:
-        """After an action: returns why it could not be logged, or an empty text."""
+        """Logs the end of an action. Returns why it could not be logged, or an empty string."""
         try:
             self.write(who, action, **known)
         except AuditError as error:
@@ -120,7 +121,7 @@ class Audit:
     def around(
         self, who: str, action: str, *, queue: str = "", where: str = "", job: str = "", **details: str
     ) -> Iterator[Ending]:
-        """Logs the beginning, or raises AuditError before the block runs; and the end, whatever ends the block."""
+        """Logs the beginning before the block runs, or raises AuditError; logs the end even if the block raises."""
         known: dict[str, Any] = {"queue": queue, "where": where, "job": job}
         self.write(who, action, outcome="begun", details=details, **known)
         ending = Ending()
@@ -137,7 +138,7 @@ class Audit:
                 _log.warning("%s %s: %s", action, queue, ending.problem)
 
     def entries(self, where: str = "", limit: int | None = None) -> Iterator[AuditEntry]:
-        """The newest first. `where` is a filter over who, action, queue, where, outcome, job, count, at and age."""
+        """Newest first. `where` is a filter over who, action, queue, where, outcome, job, count, at and age."""
         wanted, now = filters.parse(where, FIELDS), self._clock()
         count = 0
         try:
@@ -145,7 +146,7 @@ class Audit:
                 try:
                     entry = _DECODER.decode(line)
                 except (ValueError, RecursionError):
-                    continue  # cut by a full disk, or damaged
+                    continue  # truncated by a full disk, or damaged
                 if not wanted.holds(AuditCandidate(entry, now)):
                     continue
                 yield entry
@@ -157,7 +158,7 @@ class Audit:
 
 
 def somebody() -> str:
-    """The user of this machine, for the command line."""
+    """The current user, as user@host; for the command line."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a user id without a name

@@ -1,7 +1,7 @@
-"""Deleting dead-letter messages: none is deleted that is not in a snapshot on disk.
+"""Deletes dead-letter messages, each only after it is in a snapshot on disk.
 
-In rounds: claim, write down, sync to disk, delete. A crash between the last two leaves messages that are in both
-places; a restore of the snapshot to Semel's broker leaves those out that are still there.
+It works in rounds: claim, write to the snapshot, sync to disk, delete. A crash between the last two steps leaves
+messages in both places; when the snapshot is restored to Semel's broker, messages that are still there are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ ROUND: Final = 500
 
 
 class Deleter:
-    """Deletes what matches and was in the queue when it began; with `shown`, only that. `run` is a job's work."""
+    """Deletes messages that match and were in the queue at the start; with `shown`, only those. `run` is a job's
+    work."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Edit and resend one message: a changed copy that keeps the message's key, or gets a new one if that is asked for.
+"""Edits and resends one message: sends a changed copy that keeps the message's key, or has a new one if requested.
 
-The rule: the copy is sent before the message is deleted, and under the kept key the ledger knows what was done.
+The rule: the copy is sent before the message is deleted. Under the old key, the ledger knows what was done before.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class EditError(SemelError):
 class Key(enum.Enum):
     """The key of a changed copy."""
 
-    KEEP = "keep"  # the ledger knows what was done under it
-    NEW = "new"  # a random one: the copy is processed whatever the ledger knows
+    KEEP = "keep"  # the old key: the ledger knows what was done under it
+    NEW = "new"  # a random key: the copy is processed, whatever was done before
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to change; None leaves it as it is. `attributes` replaces all of the message's own."""
+    """What to change; None leaves it as it is. `attributes` replaces all of the message's own attributes."""
 
     body: str | None = None
     attributes: Mapping[str, Any] | None = None
@@ -67,9 +67,10 @@ def no_such_message(queue: str, id: str) -> NoSuchMessage:
 
 
 def resend(access: MessageAccess, ledger: Ledger | None, id: str, wanted: Wanted) -> Resent:
-    """Claims the message, sends the copy, deletes the message. If it raises, nothing was sent or SQS did not answer."""
+    """Claims the message, sends the copy, deletes the message. If it raises, either nothing was sent, or SQS did not
+    answer."""
     source = access.queue
-    # On the broker a message is claimed at once by its own id; an id of the source queue is searched for.
+    # On the broker a message is claimed directly by its own id; an id of the source queue has to be searched for.
     own = not access.receives and access.get(id).message
     ids, where = ((own.id,), filters.EVERYTHING) if own else ((), filters.parse(f"id = {quoted(id)}"))
     try:
@@ -134,13 +135,13 @@ def copy_of(message: DeadLetterMessage, target: Queue, wanted: Wanted) -> tuple[
 
 
 def _dedup(message: DeadLetterMessage, body: str, attributes: Mapping[str, Attribute], group: str) -> str:
-    """The same for the same edit within five minutes, and another for any other edit of the message."""
+    """The same id for the same edit, so that SQS drops a second send within five minutes; another for other edits."""
     content = repr((body, sorted(attributes.items()), group))  # the key is among the attributes
     return f"edit-{message.id}-{hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def read_attributes(values: Mapping[str, Any]) -> dict[str, Attribute]:
-    """From Python's values, or from `{"type": …, "value": …}` and `{"type": …, "base64": …}` as exports have them."""
+    """Attributes from Python values, or from `{"type": …, "value": …}` and `{"type": …, "base64": …}` as in exports."""
     attributes = {}
     for name, value in values.items():
         try:
@@ -165,7 +166,7 @@ def read_attributes(values: Mapping[str, Any]) -> dict[str, Attribute]:
 def _checked(
     ledger: Ledger | None, message: DeadLetterMessage, target: Queue, wanted: Wanted, copy: Entry
 ) -> tuple[str, ...]:
-    """Notes on what the ledger means for the copy. Raises if it cannot be asked, or if the copy would not run."""
+    """Notes on how the ledger will treat the copy. Raises if the ledger does not answer or the copy would not run."""
     if wanted.key is not Key.KEEP:
         return ()
     unsure = (
@@ -197,15 +198,15 @@ def _checked(
     for key, entry in known.items():
         if changed and entry.payload and entry.status in (Status.FREE, Status.CLAIMED):
             return (
-                f"the ledger knows {key} with the payload that it had: if its handler has a payload= that the change "
-                "is part of, the copy will be rejected as a conflict and needs a new key",
+                f"the ledger has {key} with the old payload: if its handler sets payload= and the change is part of "
+                "that payload, the copy will be rejected as a conflict and needs a new key",
             )
     return unsure
 
 
 def _keys(message: DeadLetterMessage, copy: Entry) -> list[str]:
-    """The keys that a handler may find in the copy without its body: the carried one; else the producer's, or the
-    first MessageId."""
+    """The keys that a handler may find in the copy without reading its body: the key that it carries; else the
+    producer's key, or the first MessageId."""
     received = Received(message.original_id, "", copy.body, None, copy.attributes)
     return list(dict.fromkeys(key_rule(rule).resolve(received, None).text for rule in (None, "message-id")))
 
@@ -214,12 +215,12 @@ def _keys(message: DeadLetterMessage, copy: Entry) -> list[str]:
 
 _HELP: Final = (
     "Change body, attributes, group or to; save and close to send. An unchanged file, or an empty one, sends nothing. "
-    "The key stays: it is what the ledger knows this message by. A new one: semel dlq edit --new-key."
+    "The key stays the same: the ledger identifies this message by it. For a new key: semel dlq edit --new-key."
 )
 
 
 def document(message: DeadLetterMessage, to: str = "") -> str:
-    """JSON with the body unfolded where that loses nothing."""
+    """The message as JSON. A body that is JSON is written as such if that loses nothing."""
     content: dict[str, Any] = {
         "_": [_HELP, f"message {message.id} of {message.queue}, {message.why}"],
         "to": to or message.source,
@@ -268,14 +269,14 @@ def read_document(text: str, message: DeadLetterMessage, key: str | Key = Key.KE
 
 
 def _unfolds(body: str) -> bool:
-    """Whether a body is an object or a list that can be written as JSON anew without changing what it says."""
+    """Whether a body is a JSON object or list that can be parsed and written again without changing its content."""
 
     def exactly(text: str) -> Any:
         return json.loads(text, parse_float=str, object_pairs_hook=list)
 
     try:
         parsed = json.loads(body)
-        # allow_nan: what JSON does not have must not come into it.
+        # allow_nan: NaN and infinity are not JSON.
         return isinstance(parsed, dict | list) and exactly(json.dumps(parsed, allow_nan=False)) == exactly(body)
     except (ValueError, RecursionError):
         return False

@@ -1,7 +1,7 @@
-"""Dead-letter queues: those that the RedrivePolicy of a queue names, and those that are called so.
+"""Dead-letter queues: those that the RedrivePolicy of a queue names, and those whose names end like one (-dlq, …).
 
-The broker shows ages and the first expiry. SQS does not: its metrics have an age, its API has none. There they are
-unknown until messages are received, and then an estimate from those.
+Semel's broker shows ages and the first expiry. SQS does not: its metrics have an age, but its API has none. On SQS they
+are unknown until messages are received, and then estimated from those.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def not_dead_letter_queue(name: str) -> NotDeadLetterQueue:
     )
 
 
-# RedrivePolicy, and who has whom as dead-letter queue.
+# The RedrivePolicy, and which queues use which dead-letter queue.
 
 
 def redrive_policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def dead_letter_queue_name(attributes: Mapping[str, Any]) -> str:
 
 
 def sources_by_queue(queues: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """For each dead-letter queue the names of the queues that have it; from the attributes of all queues by name."""
+    """The names of each dead-letter queue's source queues. `queues` has the attributes of all queues, by name."""
     sources: dict[str, list[str]] = {}
     for name, attributes in sorted(queues.items()):
         if target := dead_letter_queue_name(attributes):
@@ -95,7 +95,7 @@ def source_urls(queue: Queue) -> dict[str, str]:
 
 
 def depth(queue: Queue) -> int:
-    """All messages, in whatever state; on SQS roughly."""
+    """The number of messages, in any state; approximate on SQS."""
     return sum(int(value) for value in queue.attributes(*_COUNTS).values())
 
 
@@ -107,7 +107,7 @@ def is_called_so(name: str) -> bool:
 
 
 def dead_letter_queues(client: Client, *, clock: Callable[[], float] = time.time) -> list[DeadLetterQueue]:
-    """All of them, by name. Queues whose attributes may not be read are among them, with an `error`."""
+    """All dead-letter queues, by name. Queues whose attributes may not be read are included, with an `error`."""
     admin = Admin.of(client)
     if admin is not None:
         return _on_broker(client, admin, clock())
@@ -135,7 +135,7 @@ def _attributes(queue: Queue) -> dict[str, str] | SqsError | None:
 
 
 def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] = time.time) -> DeadLetterQueue:
-    """This one, by name, URL or ARN, whether or not any queue has it as its dead-letter queue. Raises NoSuchQueue."""
+    """The queue with this name, URL or ARN, even if no queue uses it as its dead-letter queue. Raises NoSuchQueue."""
     queue = client.queue(name)
     admin = Admin.of(client)
     if admin is not None:
@@ -151,7 +151,7 @@ def dead_letter_queue(client: Client, name: str, *, clock: Callable[[], float] =
 
 
 def check_dead_letter_queue(client: Client, name: str) -> None:
-    """Raises NotDeadLetterQueue: the messages of any other queue may be waiting for its workers."""
+    """Raises NotDeadLetterQueue if no queue uses it as one: its messages may be waiting for workers."""
     queue = client.queue(name)
     admin = Admin.of(client)
     try:
@@ -179,7 +179,7 @@ def _source_names(queue: Queue) -> tuple[str, ...]:
 
 
 def address(url: str, region: str, endpoint: str = "") -> str:
-    """Where a queue is, for whoever is about to act on it: the endpoint, or the region on AWS, and the account."""
+    """Where a queue is, to show before an action on it: the endpoint, or on AWS the region, and the account."""
     parts = urlsplit(url)
     host = urlsplit(endpoint).hostname or parts.hostname or ""
     path = parts.path.strip("/").split("/")
@@ -189,7 +189,7 @@ def address(url: str, region: str, endpoint: str = "") -> str:
 
 
 def estimated(info: DeadLetterQueue, messages: Iterable[DeadLetterMessage], now: float) -> DeadLetterQueue:
-    """With the ages of some of its messages."""
+    """The queue with ages from some of its messages."""
     times = [message.sent for message in messages if message.sent]
     if not times:
         return info
@@ -216,7 +216,8 @@ def _on_broker(client: Client, admin: Admin, now: float, only: str | None = None
 
 
 def _dated(admin: Admin, info: DeadLetterQueue, now: float) -> DeadLetterQueue:
-    """With the ages of its first thousand: what SQS moved keeps its sent time, so the first may be younger."""
+    """The queue with ages from its first thousand messages: a moved message keeps its sent time, so the first one need
+    not be the oldest."""
     page = admin.peek(info.name, limit=MOST, bodies=False)
     messages = [DeadLetterMessage.peeked(shown, info.name) for shown in page.messages]
     if not messages:

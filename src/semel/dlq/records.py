@@ -1,4 +1,4 @@
-"""What is kept of the operators' work in the state folder: jobs, audit log, annotations. It needs no endpoint."""
+"""The records of the operators' work in the state folder: jobs, audit log, annotations. They need no endpoint."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class OperatorRecords:
         self._clock = clock
 
     def by(self, who: str) -> Self:
-        """The same in another user's name; everything is shared."""
+        """The same object in another user's name; everything else is shared."""
         other = copy.copy(self)
         other.who = who
         return other
 
     def jobs(self) -> list[Job]:
-        """The newest first."""
+        """All jobs, the newest first."""
         return self._jobs.all()
 
     def job(self, id: str) -> Job:
@@ -50,11 +50,11 @@ class OperatorRecords:
         return self._jobs.get(id)
 
     def wait(self, id: str, timeout: float | None = None) -> Job:
-        """The job when it has ended, or as it is after `timeout` seconds; it may run in another process."""
+        """Waits until the job has ended, or for `timeout` seconds, and returns it. It may run in another process."""
         return self._jobs.wait(id, timeout)
 
     def control(self, id: str, action: str) -> Control:
-        """`action` is pause, resume or cancel; the job may run in another process. Raises JobNotRunning."""
+        """Asks a job to pause, resume or cancel (`action`). It may run in another process. Raises JobNotRunning."""
         job = self._jobs.get(id)
         known: dict[str, Any] = {"queue": job.queue, "job": job.id}
         self.audit.write(self.who, f"{action} job", outcome="asked", **known)
@@ -67,7 +67,7 @@ class OperatorRecords:
         return control
 
     def audit_entries(self, where: str = "", limit: int | None = 100) -> list[AuditEntry]:
-        """Entries of the audit log, at most `limit`."""
+        """Entries of the audit log that match the filter `where`, the newest first; at most `limit`."""
         return list(self.audit.entries(where, limit))
 
     def annotate(self, text: str) -> Annotation:

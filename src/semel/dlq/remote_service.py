@@ -1,6 +1,6 @@
-"""The dead-letter service of a dashboard elsewhere: the methods of `DeadLetterService`, over its JSON API.
+"""The dead-letter service of a remote dashboard: the methods of `DeadLetterService`, over its JSON API.
 
-For operators who can reach the dashboard but not the queues. The audit log there has the name that belongs to the
+For operators who can reach the dashboard but not the queues. The dashboard's audit log has the name that belongs to the
 token.
 """
 
@@ -58,8 +58,8 @@ _log: Final = logging.getLogger("semel.dlq")
 
 
 class RemoteError(SemelError):
-    """The dashboard refused, failed, or did not answer. `status` is the HTTP status, 0 without an answer. Check that
-    the dashboard runs, its address and its token."""
+    """The dashboard refused, failed, or did not answer. `status` is the HTTP status, or 0 if there was no answer. Check
+    that the dashboard runs, its address and its token."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -67,7 +67,7 @@ class RemoteError(SemelError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for the given address only."""
+    """Follows no redirect: the token is for the given address only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -75,7 +75,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(slots=True)
 class _Followed:
-    """A job that was running when it was last seen, and the outage since then."""
+    """A job that was running when it was last seen, and the failed polls since then."""
 
     job: Job
     failing_since: float | None = None
@@ -271,8 +271,8 @@ class RemoteDeadLetterService:
         return [Job.of(record) for record in self._convert(self._get("jobs")["jobs"], list[JobRecord])]
 
     def job(self, id: str) -> Job:
-        """Of a job that was running, the last known state while the dashboard does not answer, for up to two minutes:
-        the job goes on there."""
+        """A job. If it was running and the dashboard does not answer, returns its last known state for up to two
+        minutes, because the job continues there."""
         followed, now = self._followed.get(id), self._clock()
         if followed is not None and now < followed.retry_at:
             return followed.job
@@ -294,7 +294,7 @@ class RemoteDeadLetterService:
             return followed.job
 
     def wait(self, id: str, timeout: float | None = None) -> Job:
-        """The job when it has ended, or as it is after `timeout` seconds."""
+        """Waits until the job has ended, or for `timeout` seconds, and returns it."""
         return polled(lambda: self.job(id), timeout, clock=self._clock, sleep=self._sleep)
 
     def control(self, id: str, action: str) -> Control:
@@ -344,7 +344,7 @@ class RemoteDeadLetterService:
         return f"semel jobs {' '.join(arguments)} --dashboard {self.url}"
 
     def _convert(self, content: Any, kind: type[_T]) -> _T:
-        """What a newer dashboard sends beyond the fields of `kind` is ignored."""
+        """Ignores fields that `kind` does not have, which a newer dashboard may send."""
         try:
             return msgspec.convert(content, kind)
         except msgspec.ValidationError as error:
@@ -365,7 +365,7 @@ class RemoteDeadLetterService:
         timeout: float | None = None,
         errors: Mapping[int, type[SemelError]] = _NO_ERRORS,
     ) -> dict[str, Any]:
-        """`errors`: what to raise instead of RemoteError, by the HTTP status."""
+        """`errors`: what to raise instead of RemoteError, by HTTP status."""
         try:
             with self._open(method, path, query, content, timeout=timeout) as answer:
                 answered = json.load(answer)
@@ -445,7 +445,7 @@ class _WireAttribute(msgspec.Struct):
 
 
 def _wire(kind: type, **replaced: Any) -> type[msgspec.Struct]:
-    """The same fields and defaults as the dataclass, with other types where JSON has another form."""
+    """A struct with the fields and defaults of the dataclass; `replaced` has the types that differ in JSON."""
     hints, wire_fields = get_type_hints(kind) | replaced, list[tuple[str, Any, Any]]()
     for known in fields(kind):
         default = known.default if known.default is not MISSING else msgspec.NODEFAULT
@@ -473,5 +473,5 @@ def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
+    except ValueError:  # an invalid port or IPv6 address
         return False

@@ -1,10 +1,10 @@
-"""Messages from a snapshot back into a dead-letter queue, each once, however often this is run.
+"""Restores messages from a snapshot to a dead-letter queue, each once, however often this is run.
 
-The rules: a journal next to the file records a batch before it is sent and again after it; both are on disk before the
-next step. So a second run after a crash sends what is missing. Of the batch that was being sent nobody can know: its
-messages are sent again, and the job says which they are. Their keys keep them from being processed twice. Two runs
-never work on the same messages at a time: a restore holds a lock. In a FIFO group each message is sent after the one
-before it was accepted, and none after one that was not. Uploaded files are kept for 30 days, with their journals.
+The rules: a journal next to the file records each batch before it is sent and again afterwards; both are on disk before
+the next step. So a second run after a crash sends what is missing. If the crash came during a send, nobody can know
+whether that batch arrived: its messages are sent again, and the job says which they are. Their keys keep them from
+being processed twice. A lock keeps two runs from restoring the same messages at the same time. In a FIFO group each
+message is sent only after the one before it was accepted. Uploaded files are kept for 30 days, with their journals.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEPT: Final = 100  # uploaded files
 
 
 class Restorer:
-    """One file, into the queues that its messages were in, or all into `queue`. `run` is a job's work."""
+    """Restores one file: each message to the queue that it was in, or all to `queue`. `run` is a job's work."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Restorer:
         self._queue = queue
         self._clock = clock
         self._crash = crash
-        # All of it is read before anything is sent: a file that is broken in the middle changes nothing.
+        # The whole file is read before anything is sent: if it is broken in the middle, nothing is sent.
         self._count = 0
         queues: set[str] = set()
         for message in snapshots.messages_in(self._path):
@@ -77,7 +77,7 @@ class Restorer:
 
     def run(self, job: Job) -> None:
         for name in self.queues:
-            # Few read a file before they restore it: it may send to dead-letter queues only.
+            # Few people read a file before they restore it, so it may send to dead-letter queues only.
             info = listing.dead_letter_queue(self._client, name)
             if not self._queue and not info.sources:
                 raise snapshots.SnapshotError(
@@ -86,7 +86,7 @@ class Restorer:
                 )
         holder = f"job {job.id} of {job.who or 'somebody'} (process {os.getpid()})"
         with contextlib.ExitStack() as stack:
-            # The journal is next to the file; a copy of the file, or one that was uploaded, has another journal.
+            # A lock by content as well: a copy of the file, or an upload of it, has a journal of its own.
             stack.enter_context(_lock(_by_content(self._path, self._folder), self._path, holder))
             path = self._path.with_name(self._path.name + JOURNAL)
             where = {"endpoint": self._client.endpoint, "queue": self._queue}
@@ -128,7 +128,7 @@ class Restorer:
         job.log(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
 
     def _missing(self, job: Job, queue: str, batch: list[DeadLetterMessage]) -> list[DeadLetterMessage]:
-        """Without those that were never deleted, as a delete was interrupted. Only Semel's broker can tell."""
+        """Leaves out messages that an interrupted delete never deleted. Only Semel's broker shows which they are."""
         admin = Admin.of(self._client)
         if admin is None:
             return batch
@@ -142,7 +142,7 @@ class Restorer:
     def _batches(
         self, job: Job, journal: _Journal, behind: Mapping[tuple[str, str], str]
     ) -> Iterator[tuple[str, list[DeadLetterMessage]]]:
-        """In the file's order; a batch is for one queue, and has at most one message of a FIFO group."""
+        """Batches in the file's order; each is for one queue, and has at most one message of each FIFO group."""
         for name, messages in groupby(snapshots.messages_in(self._path), key=self._queue_of):
             fifo = self._client.queue(name).fifo
             batch: list[DeadLetterMessage] = []
@@ -171,7 +171,7 @@ def entry(message: DeadLetterMessage, *, fifo: bool) -> Entry:
         message.body,
         attributes=_attributes(message) or None,
         group=message.group or (_NO_GROUP if fifo else None),
-        # Not its own: SQS would take a message that was deleted within five minutes for one that is there already.
+        # Not its own: if the message was sent within the last five minutes, SQS would drop the copy as a duplicate.
         dedup=f"restore-{message.id}" if fifo else None,
         trace=message.trace or None,
     )
@@ -202,7 +202,7 @@ def _attributes(message: DeadLetterMessage) -> dict[str, Attribute]:
 
 
 class _Journal:
-    """Which messages of a file were sent, and which were about to be. Only one run has it at a time."""
+    """Which messages of a file were sent, and which were about to be sent. Only one run can have it open."""
 
     def __init__(self, path: Path, restored: Path, where: dict[str, str], holder: str) -> None:
         self._path = path
@@ -230,7 +230,7 @@ class _Journal:
             try:
                 content = orjson.loads(text)
             except ValueError:
-                continue  # the end of a run that was killed
+                continue  # half a line of a run that was killed
             if number == 0 and content != where:
                 raise snapshots.SnapshotError(
                     f"{self._path} records that this file was restored to {content.get('queue') or 'its own queues'} "
@@ -259,10 +259,10 @@ class _Journal:
 
 
 def _lock(path: Path, restored: Path, holder: str = "") -> IO[bytes]:
-    """The file, held until it is closed or the process ends. Raises SnapshotError, which says who has it."""
+    """The file, locked until it is closed or the process ends. Raises SnapshotError, which says who has the lock."""
     try:
         while (file := _locked(path)) is None:
-            pass  # it was pruned at this moment
+            pass  # it was pruned at this very moment: open it again
         if holder:
             file.write(orjson.dumps({"holder": holder}) + b"\n")
             file.flush()
@@ -299,7 +299,7 @@ def _holder(path: Path) -> str:
 
 
 def _by_content(path: Path, folder: Path) -> Path:
-    """The lock of all files with this content."""
+    """The path of the lock for all files with this content."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("rb") as file:
@@ -316,7 +316,7 @@ def _unwritable(path: Path, error: OSError) -> snapshots.SnapshotError:
 
 
 def _spooled(lines: Iterable[bytes], folder: Path) -> Path:
-    """An upload as a file that is named by its content: the same once more finds the first one's journal."""
+    """Writes an upload to a file that is named by its content: the same upload again finds the first one's journal."""
     digest = hashlib.sha256()
     draft = folder / f".{os.getpid()}-{time.monotonic_ns()}.part"
     try:
@@ -337,7 +337,7 @@ def _spooled(lines: Iterable[bytes], folder: Path) -> Path:
 
 
 def prune(folder: Path, now: float) -> None:
-    """Removes uploads beyond the newest hundred, and whatever is older than 30 days; nothing that is in use."""
+    """Removes uploads beyond the newest hundred or older than 30 days, and leftovers; never a file that is in use."""
     uploads = snapshots.newest_first(folder.glob("*.jsonl"))
     old = [path for path, at in uploads if now - at > _KEPT_FOR] + [path for path, _ in uploads[_KEPT:]]
     old += [path for path, at in snapshots.newest_first(folder.glob(".*.part")) if now - at > 86_400]

@@ -1,6 +1,6 @@
 """Which messages an action is about: those that match a filter, those with these ids, or all of the queue.
 
-The rule: exactly one of the three is given. Nothing selected is an error, and never everything.
+The rule: exactly one of the three is given. To select nothing is an error; it never means all messages.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from semel.errors import InvalidRequest
 
 
 class SelectionError(InvalidRequest):
-    """Messages are not selected, or in more than one way. Nothing was touched. Select in one way: a filter, ids, or
-    all."""
+    """No messages are selected, or they are selected in more than one way. Nothing was touched. Select in one way: a
+    filter, ids, or all."""
 
 
 class Selection(NamedTuple):
-    """Without a filter and without ids: all."""
+    """A filter or ids; all messages if both are empty."""
 
     where: str
     ids: tuple[str, ...]
 
     @classmethod
     def of(cls, where: str | None = None, ids: Sequence[str] | None = None, all: bool = False) -> Selection:
-        """None is what was not given. Raises SelectionError."""
+        """None means not given. Raises SelectionError."""
         if where is not None and not where.strip():
             raise SelectionError("the filter is empty and selects nothing; to select every message, say all")
         if ids is not None and (not ids or not all_named(ids)):

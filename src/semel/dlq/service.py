@@ -1,10 +1,10 @@
 """Everything that can be done with dead-letter messages: for the command line, the JSON API and the pages alike.
 
-The rules: reading changes nothing beyond the cost that it reports; every action is in the audit log before it begins
-and when it has ended; what takes long is a job, which anybody with its id can watch, pause and cancel.
+The rules: reading changes nothing beyond the cost that it reports. Every action is in the audit log before it begins
+and again when it has ended. An action that takes long is a job, which anybody with its id can watch, pause and cancel.
 
-`receive` accepts a risk: on SQS reading a message means receiving it, and a queue with a RedrivePolicy of its own moves
-messages that were received too often. Without it such a queue is refused (PeekRisk).
+`receive` accepts a risk: on SQS, reading a message means receiving it, and a queue with a RedrivePolicy of its own
+moves messages that were received too often. Without `receive`, such a queue is refused (PeekRisk).
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from semel.sqs.errors import QueueNotFound
 if TYPE_CHECKING:
     from semel.ledger.contract import Ledger
 
-SHOWN: Final = 50  # messages of one answer
-SHOWN_IDS: Final = 1_000  # more than these are named by their place in the queue, on Semel's broker
+SHOWN: Final = 50  # messages of one page
+SHOWN_IDS: Final = 1_000  # on Semel's broker, more messages than this are identified by their place in the queue
 
 
 class DeadLetterService(OperatorRecords):
-    """The service for one user. `by` gives it for another; jobs, audit log and state folder are shared.
+    """The dead-letter service for one user. `by` returns it for another user, with the same jobs and audit log.
 
-    `ledger` may be a function that opens it when it is needed. `max_receive`: on SQS, maximum number of messages that
-    one scan receives.
+    `ledger`: the workers' ledger, or a function that opens it when it is needed. `max_receive`: the maximum number of
+    messages that one scan receives on SQS.
 
     >>> from semel import Client
     >>> from semel.dlq import DeadLetterService
@@ -92,7 +92,7 @@ class DeadLetterService(OperatorRecords):
 
     @property
     def ledger(self) -> Ledger | None:
-        """None if there is none. Raises if there is one that does not answer."""
+        """The workers' ledger; None if there is none. Raises if it cannot be opened."""
         return self._ledger() if callable(self._ledger) else self._ledger
 
     @property
@@ -101,17 +101,17 @@ class DeadLetterService(OperatorRecords):
         return self.client.endpoint
 
     def address(self, info: DeadLetterQueue) -> str:
-        """Endpoint or AWS region, and account."""
+        """Where a queue is: the endpoint, or the AWS region, and the account."""
         return listing.address(info.url, self.client.region, self.client.endpoint)
 
     # Reading.
 
     def queues(self) -> list[DeadLetterQueue]:
-        """All dead-letter queues, by name; and, with an `error`, the queues whose attributes may not be read."""
+        """All dead-letter queues, by name. Queues whose attributes may not be read are included, with an `error`."""
         return listing.dead_letter_queues(self.client, clock=self._clock)
 
     def queue(self, name: str) -> DeadLetterQueue:
-        """One queue, whether or not any queue has it as its dead-letter queue. Raises NoSuchQueue."""
+        """One queue, even if no queue uses it as its dead-letter queue. Raises NoSuchQueue."""
         return listing.dead_letter_queue(self.client, name, clock=self._clock)
 
     def messages(
@@ -124,7 +124,7 @@ class DeadLetterService(OperatorRecords):
         bodies: bool = False,
         receive: bool = False,
     ) -> MessagePage:
-        """Messages that match, in the order of the queue on Semel's broker; without `bodies`, their beginnings."""
+        """Messages that match the filter; on Semel's broker, in queue order. Without `bodies`, bodies are shortened."""
         messages: list[DeadLetterMessage] = []
         page, wanted, place = ScanPage([]), filters.parse(where), _place(after)
         for page in self._access(queue, receive).scan(wanted, limit=limit, after=place, bodies=bodies):
@@ -133,7 +133,7 @@ class DeadLetterService(OperatorRecords):
         return MessagePage(tuple(messages), next, page.scanned, page.complete, page.cost, page.notes)
 
     def groups(self, queue: str, where: str = "", *, receive: bool = False) -> ErrorGroups:
-        """The errors of all messages that match."""
+        """All messages that match, grouped by their error."""
         grouping, page = Grouping(), ScanPage([])
         for page in self._access(queue, receive).scan(filters.parse(where), bodies=False):
             grouping.add(page.messages)
@@ -177,7 +177,7 @@ class DeadLetterService(OperatorRecords):
         return self.find(queue, id, receive=receive).messages[0]
 
     def find(self, queue: str, id: str, *, receive: bool = False) -> MessagePage:
-        """The same, with what it cost."""
+        """The same message, with the cost of finding it."""
         lookup = self._access(queue, receive).get(id)
         if lookup.message is None:
             raise editing.no_such_message(queue, id)
@@ -194,7 +194,7 @@ class DeadLetterService(OperatorRecords):
         any_queue: bool = False,
         receive: bool = False,
     ) -> Exported:
-        """Writes whole messages as JSON lines, for `restore`; none of them is changed."""
+        """Writes whole messages as JSON lines, for `restore`. The messages stay in the queue."""
         chosen = self._chosen(queue, where, ids, all, any_queue, receive)
         page = ScanPage([])
 
@@ -284,9 +284,9 @@ class DeadLetterService(OperatorRecords):
         any_queue: bool = False,
         receive: bool = False,
     ) -> Job:
-        """Deletes messages, each only after it is in a snapshot on disk. With `shown`, of an impact, only those.
+        """Deletes messages, each only after it is in a snapshot on disk. With `shown`, from `impact`, only those.
 
-        Without `snapshot` it is in the state folder; the job's result has its path as `snapshot`."""
+        By default the snapshot is in the state folder; the job's result has its path as `snapshot`."""
         chosen = self._chosen(queue, where, ids, all, any_queue, receive)
         path = snapshot if snapshot is not None else snapshots.new_path(self.state, queue, self._clock())
         deleter = Deleter(
@@ -302,9 +302,9 @@ class DeadLetterService(OperatorRecords):
         return self._start("delete", queue, chosen.where, deleter.run, plan, {"snapshot": str(path)})
 
     def restore(self, source: Path | Iterable[bytes], queue: str = "") -> Job:
-        """Sends the messages of a snapshot back into their dead-letter queue, or into `queue`; each once.
+        """Sends the messages of a snapshot back to their dead-letter queue, or to `queue`, each once.
 
-        What was sent is recorded in a file next to it: a second run sends what is missing."""
+        A file next to the snapshot records what was sent: a second run sends only what is missing."""
         restorer = Restorer(self.client, source, queue, folder=self.state / "restores", clock=self._clock)
         plan = {"file": restorer.name, "queue": queue, "queues": list(restorer.queues)}
         details = {"file": restorer.name, "queues": ", ".join(restorer.queues)}
@@ -353,7 +353,7 @@ class DeadLetterService(OperatorRecords):
                 job.log(problem)
 
         def audited(job: Job) -> None:
-            # Before the job's own end: whoever waits for that finds the entry.
+            # The entry is written before the job ends: whoever waits for the end finds it.
             try:
                 work(job)
             except JobCancelled:

@@ -1,7 +1,7 @@
-"""Messages as JSON lines, with all that is needed to restore them. The same for exports and for snapshots.
+"""Messages as JSON lines, with everything that a restore needs. Exports and snapshots have the same format.
 
-One object a line: `semel` (the format, 1), `exported_at`, `queue` (where it was), `id`, `body`, `attributes` (its own:
-`type` and `value`, or `base64` for bytes), `group`, `dedup`, `trace`, and `source`, `key`,
+Each line is an object: `semel` (the format, 1), `exported_at`, `queue` (where the message was), `id`, `body`,
+`attributes` (its own: `type` and `value`, or `base64` for bytes), `group`, `dedup`, `trace`, and `source`, `key`,
 `reason`, `error`, `attempts`, `original_id`, `redrives`, `by_semel`; for people: `sent`, `receives`, `first_received`,
 `fingerprint`, `system`.
 """
@@ -95,8 +95,8 @@ def attribute(value: dict[str, str]) -> Attribute:
 
 
 def new_path(state: Path, queue: str, at: float) -> Path:
-    """A new file for a snapshot of this queue. Snapshots beyond the newest 1,000, or older than 90 days, are removed:
-    by then SQS itself would have kept no message."""
+    """A new file for a snapshot of this queue. Removes snapshots beyond the newest 1,000, and those older than 90 days:
+    SQS itself keeps no message that long."""
     prune(state / "snapshots", at)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", queue.rpartition("/")[2])[:_LONGEST_NAME]
@@ -110,7 +110,7 @@ def new_path(state: Path, queue: str, at: float) -> Path:
 
 
 def newest_first(paths: Iterable[Path]) -> list[tuple[Path, float]]:
-    """With the times at which they were written."""
+    """The files, newest first, with the times at which they were last written."""
     dated = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def prune(folder: Path, now: float) -> None:
 
 
 class Writer:
-    """A file of messages that is on disk whenever `sync` returns. It must not be there yet."""
+    """Writes a new file of messages, which must not exist yet. When `sync` returns, all of it is on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -150,7 +150,7 @@ class Writer:
             self.count += 1
 
     def sync(self) -> None:
-        """Raises SnapshotError if it is not on disk: then nothing may rely on it."""
+        """Raises SnapshotError if the file could not be synced: then nothing may rely on it."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -164,7 +164,7 @@ class Writer:
 
 
 def sync_folder(folder: Path) -> None:
-    """So that a new file's name is on disk too."""
+    """Syncs a folder, so that a new file's name is on disk too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -173,7 +173,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_lines(lines: Iterable[bytes], to: Path | IO[bytes] | None) -> int:
-    """Writes them, and returns how many. A file appears only when it is complete; with None they are counted only."""
+    """Writes lines and returns their number. A file appears only when complete; with None, lines are only counted."""
     if not isinstance(to, Path):
         count = 0
         for text in lines:
@@ -197,7 +197,7 @@ def write_lines(lines: Iterable[bytes], to: Path | IO[bytes] | None) -> int:
 
 
 def messages_in(path: Path) -> Iterator[DeadLetterMessage]:
-    """The messages of a file, one by one. Half a line at its end was never relied on: its writer was killed."""
+    """The messages of a file, one by one. Skips half a line at the end: its writer was killed before it could sync."""
     try:
         with path.open("rb") as file:
             for number, text in enumerate(file, 1):

@@ -1,9 +1,9 @@
 """Alarms for dead-letter queues: messages have arrived, or the first of them will soon expire.
 
-`Watch` is a pure rule: counts and the time go in, alarms come out. `AlarmChannel` delivers them to one place, and keeps
-in a file of its own what that place knows. An alarm is on disk before it is delivered, and leaves the file only once it
-was delivered: a webhook that is down, or a kill in between, delays an alarm and never loses it. Nothing here receives a
-message.
+`Watch` does no I/O: counts and the time go in, alarms come out. `AlarmChannel` delivers them to one destination, and
+keeps the state of that destination in a file. An alarm is on disk before it is delivered, and is removed from the file
+only after it was delivered: a webhook that is down, or a killed process, delays an alarm but never loses it. Nothing
+here receives a message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.dlq.messages import DeadLetterQueue
 from semel.errors import SemelError
 
 FOLDER: Final = "watch"
-REPEAT: Final = 3_600.0  # seconds until the alarm of an expiry that is still near is raised again
+REPEAT: Final = 3_600.0  # seconds after which an alarm is raised again if the expiry is still near
 _ATTEMPTS: Final = 4
 _WEBHOOK_TIMEOUT: Final = 10.0
 _COMMAND_TIMEOUT: Final = 60.0
@@ -47,13 +47,13 @@ class Alarm:
 
 
 class QueueState(msgspec.Struct):
-    depths: list[int] = []  # the last two: SQS's counts are approximate, and swing
+    depths: list[int] = []  # the last two, because SQS's counts are approximate and vary
     expiry_alarm_at: float | None = None
 
 
 class WatchState(msgspec.Struct):
     queues: dict[str, QueueState] = {}
-    pending: list[Alarm] = []  # raised and not delivered: at most one of each kind for each queue
+    pending: list[Alarm] = []  # raised and not yet delivered: at most one of each kind for each queue
 
 
 class Watch:
@@ -69,7 +69,7 @@ class Watch:
             self.state.queues[queue.name] = QueueState([queue.depth])
 
     def check(self, queues: Sequence[DeadLetterQueue], now: float) -> None:
-        """Adds alarms to the pending ones. A pending alarm of the same kind is replaced, and its count added."""
+        """Adds new alarms to the pending ones. An alarm replaces a pending one of its kind, and adds its count."""
         for queue in queues:
             state = self.state.queues.setdefault(queue.name, QueueState())
             before = max(state.depths, default=0)
@@ -116,10 +116,10 @@ def _messages(count: int) -> str:
 
 
 class AlarmChannel:
-    """One place that gets alarms: the output, a webhook or a command. Each has its own state: what is shown on a
-    terminal is still posted to the webhook of another process.
+    """One destination of alarms: the output, a webhook or a command. Each has its own state: an alarm that was shown on
+    a terminal is still posted to the webhook of another process.
 
-    `deliver` returns why it failed, or an empty text."""
+    The function `deliver` returns why it failed, or an empty string."""
 
     def __init__(
         self, folder: Path, endpoint: str, name: str, deliver: Callable[[Alarm], str], *, before: float | None
@@ -138,7 +138,7 @@ class AlarmChannel:
         self._save()
 
     def deliver(self) -> str:
-        """Delivers what is pending, up to the first failure; returns that, or an empty text."""
+        """Delivers pending alarms up to the first failure; returns why it failed, or an empty string."""
         for alarm in self.pending:
             if problem := self._deliver(alarm):
                 return problem
@@ -169,14 +169,14 @@ def _load(path: Path) -> WatchState:
 def check_webhook(url: str) -> None:
     try:
         is_http = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
-    except ValueError:  # half a bracket
+    except ValueError:  # an invalid IPv6 address
         is_http = False
     if not is_http:
         raise SemelError(f"--webhook {url!r} is not a URL; write https://host/path")
 
 
 def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.sleep) -> str:
-    """POSTs an alarm as JSON, with retries; returns why it failed, or an empty text."""
+    """POSTs an alarm as JSON, with retries; returns why it failed, or an empty string."""
     data = json.dumps({"source": "semel dlq watch", **asdict(alarm)}).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "semel"}
     problem = ""
@@ -198,7 +198,7 @@ def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.slee
 
 
 def execute(alarm: Alarm, command: str) -> str:
-    """Runs a command with the alarm in its environment; returns why it failed, or an empty text."""
+    """Runs a command with the alarm in its environment; returns why it failed, or an empty string."""
     variables: dict[str, Any] = {f"SEMEL_ALARM_{name.upper()}": value for name, value in asdict(alarm).items()}
     environment = os.environ | {name: "" if value is None else str(value) for name, value in variables.items()}
     try:

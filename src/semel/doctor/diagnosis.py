@@ -1,6 +1,6 @@
-"""From what was asked for to a diagnosis: gather all that is known of each queue, then let the rules look at it.
+"""From a request to a diagnosis: gathers all that is known of each queue, then applies the rules to it.
 
-The rule: only what was asked for and cannot be looked at at all is an error; everything less is a note.
+The rule: it is an error if an input that was asked for cannot be examined at all; everything less is a note.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DLQ_METRIC: Final = "ApproximateNumberOfMessagesVisible"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to look at. `visibility`: the timeout by queue ("" for all), where neither logs nor SQS tell. `engine`:
-    "duckdb" or "spark"; chosen by the size of the logs if it is None."""
+    """What to examine. `visibility`: the timeout by queue ("" for all others), for lines of the logs that do not have
+    it. `engine`: "duckdb" or "spark"; chosen by the size of the logs if it is None."""
 
     logs: tuple[str, ...] = ()
     mapping: str | None = None
@@ -69,7 +69,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What is known beside the logs."""
+    """What is known besides the logs."""
 
     states: Mapping[str, QueueState]
     series: Mapping[str, Series]
@@ -79,7 +79,7 @@ class _Context:
 
 
 def diagnose(request: Request, *, on_progress: OnProgress = lambda _: None, now: float | None = None) -> Diagnosis:
-    """Look at everything once."""
+    """Examine everything once."""
     chosen = rules.choose(request.rules, request.ignore)
     context = _context(request, on_progress)
     if not request.logs:
@@ -99,10 +99,10 @@ def watch(
     on_progress: OnProgress = lambda _: None,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Look at the last `window` seconds of the logs whenever they have grown, until `stop` is set. Files are looked at
-    often, as that costs little; a diagnosis is made at most each `interval`.
+    """Examine the last `window` seconds of the logs whenever they have grown, until `stop` is set. Files are checked
+    often, because that costs little; a diagnosis is made at most once per `interval`.
 
-    What is known beside the logs is asked for each time. If that fails, the last answer counts, and a note says so."""
+    Queues, metrics and ledger are read again each time. If that fails, the last result is used, and a note says so."""
     if request.engine == EngineName.SPARK or request.master is not None:
         raise DoctorError("--watch runs in this process, on DuckDB; leave out --engine spark and --master")
     require("reading logs", "duckdb", extra="doctor")
@@ -140,7 +140,7 @@ def watch(
 
 
 def _followed(request: Request, connection: Any, context: _Context) -> LogMapping | None:
-    """The mapping of the logs; None if there is no line yet to tell it by."""
+    """The mapping of the logs; None if there is no line yet that shows it."""
     from semel.doctor.logs.reader import first_records
 
     for path in request.logs:
@@ -185,7 +185,7 @@ def _analysed(request: Request, context: _Context, on_progress: OnProgress) -> t
 def _mapping(
     request: Request, connection: Any, files: Sequence[LogFile], context: _Context
 ) -> tuple[LogMapping, tuple[str, ...]]:
-    """What `--map` says, or what the first lines show; and what to say about it."""
+    """The mapping that `--map` describes or the first lines show, and sentences about it for the report."""
     from semel.doctor.logs.reader import first_records
 
     log_fields: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ def _mapping(
         mapping = own()
     names_no_queue = "queue" not in mapping.names
     if names_no_queue and len(request.queues) == 1 and len(context.states) == 1:
-        queue = next(iter(context.states))  # then it is this queue's log
+        queue = next(iter(context.states))  # then the log is that of the only queue
         mapping = replace(mapping, constants={**mapping.constants, "queue": queue})
     return mapping, log_fields
 
@@ -320,7 +320,7 @@ def _diagnosis(
     return Diagnosis(
         made_at=made_at,
         cases=cases,
-        findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),  # the rules' own order within
+        findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),  # within one, in the rules' order
         recommendations=tuple(advised for case in cases for advised in recommendations.recommend(case)),
         quality=analysis.quality if analysis else None,
         since=request.since,

@@ -17,7 +17,7 @@ SHORTEST_BAR: Final = 0.001
 
 
 def times(buckets: Iterable[Row]) -> Times | None:
-    """The distribution that the counts of buckets stand for."""
+    """The distribution of durations that are counted in buckets."""
     counts: Counter[int] = Counter()
     longest: dict[int, int] = defaultdict(int)
     for row in buckets:

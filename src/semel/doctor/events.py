@@ -1,8 +1,8 @@
 """The events of a log in one form, whatever wrote the log: the columns of the table `log_lines`, and the steps as bits.
 
 Times are microseconds since 1970 (UTC) and durations are microseconds, as whole numbers: sums do not depend on the
-order of the rows, so that two engines agree to the last digit. Texts that rows are grouped by have a number beside
-them, the hash of the text.
+order of the rows, so both engines agree to the last digit. A text that rows are grouped by has a number beside it: the
+hash of the text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLUMNS: Final = {
     "duration": "BIGINT",
     "visibility": "BIGINT",
     "error": "STRING",
-    "error_kind": "STRING",  # the error without what differs between errors of one kind
+    "error_kind": "STRING",  # the error without ids, numbers and quoted texts
     "worker": "STRING",
     "worker_id": "BIGINT",
     "handler": "STRING",

@@ -1,7 +1,7 @@
 """What the doctor sees and what it says, as values: no Spark, no network, no clock.
 
 `Behaviour` is what the logs show of one queue, `QueueState` what SQS says of it now, `Series` what its metrics were.
-A `Case` holds all that is known of one queue; rules turn it into findings; a `Diagnosis` is the whole answer.
+A `Case` holds all that is known of one queue; rules turn it into findings; a `Diagnosis` is the whole result.
 Times are seconds since 1970 (UTC), durations are seconds, shares lie between 0 and 1; None is "not known".
 """
 
@@ -26,18 +26,18 @@ class Severity(enum.IntEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why a message, or its key, was delivered again though nobody had put it back."""
+    """Why a message, or its key, was delivered again although nobody had returned it to the queue."""
 
     VISIBILITY = "visibility"  # its visibility timeout ran out while it was worked on
-    CRASH = "crash"  # the worker that had it ended without a word
-    LOST_DELETE = "lost-delete"  # its outcome was there, and SQS delivered it again
+    CRASH = "crash"  # its worker stopped without logging an outcome
+    LOST_DELETE = "lost-delete"  # its outcome was recorded, and SQS delivered it again
     PRODUCER = "producer"  # the same key came as another message
     REDRIVE = "redrive"  # the same, after the earlier message had failed
     CONCURRENT = "concurrent"  # SQS handed it out twice while it was hidden
-    UNKNOWN = "unknown"  # SQS counts an earlier delivery that these logs cannot hold
+    UNKNOWN = "unknown"  # SQS counts an earlier delivery that these logs do not hold
 
 
-# In a table, and in a sentence.
+# Each cause as it is called in a table, and in a sentence.
 CAUSES: Final = {
     Cause.VISIBILITY: ("visibility timeout expired", "it was still being processed when its visibility timeout ended"),
     Cause.CRASH: ("worker stopped", "its worker stopped without recording an outcome"),
@@ -92,7 +92,7 @@ class Duplicate:
     message_id: str
     at: float
     receive_count: int | None
-    overrun: float | None  # how long after the end of its visibility the earlier delivery still worked
+    overrun: float | None  # how long the earlier delivery went on after its visibility timeout had ended
     events: tuple[Evidence, ...] = ()
 
 
@@ -110,7 +110,7 @@ class CauseSummary:
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """Of one handler: `work` in it, `wait` from the receive to its start."""
+    """Durations of one handler: `work` inside it, `wait` from the receive to its start."""
 
     handler: str
     work: Times
@@ -132,7 +132,7 @@ class LoopingMessage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """Errors that are the same but for numbers, ids and the like."""
+    """Errors that differ only in numbers, ids and the like."""
 
     fingerprint: str
     sample: str
@@ -156,10 +156,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutReplay:
-    """What another visibility timeout would have done to the very same work."""
+    """What another visibility timeout would have changed for the same work."""
 
     visibility: float
-    duplicates: int  # by any cause, had it been in force
+    duplicates: int  # of all causes, had it been in force
 
     def share(self, messages: int) -> float:
         return self.duplicates / messages if messages else 0.0
@@ -176,23 +176,23 @@ class Behaviour:
     deliveries: int
     attempts: int  # runs of a handler
     messages: int  # distinct message ids
-    effects: int  # outcomes that count
+    effects: int  # recorded outcomes
     doubled: int  # keys (or messages, where no key is known) with more than one effect
-    retries: int  # deliveries after the worker itself had put the message back
+    retries: int  # deliveries after the worker itself had returned the message
     causes: tuple[CauseSummary, ...] = ()  # worst first
     work: Times | None = None  # in the handler
     wait: Times | None = None  # from the receive to the start of the handler
-    hold: Times | None = None  # from the receive to the confirmed delete, or to the end that is known
+    hold: Times | None = None  # from the receive to the delete, or else to the outcome
     handlers: tuple[HandlerTimes, ...] = ()
     histogram: tuple[HistogramBar, ...] = ()  # of `hold`
     visibility: float | None = None  # the timeout that was in force most recently
     heartbeats: int = 0
-    heartbeat_every: float | None = None  # the median time between two of one delivery
+    heartbeat_every: float | None = None  # the mean time between two heartbeats of one delivery
     batch_fill: float | None = None  # messages per receive
     workers: int = 0
     groups: int = 0  # distinct message groups; 0 on a Standard queue
     looping: tuple[LoopingMessage, ...] = ()  # the worst
-    loops: int = 0  # how many there are in all: received three times or more
+    loops: int = 0  # how many messages loop in all: received three times or more
     failures: int = 0  # attempts that ended in an error
     errors: tuple[ErrorGroup, ...] = ()  # the largest
     window: float = 60.0
@@ -223,7 +223,7 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The dead-letter queue of a queue, as far as it may be looked at."""
+    """The dead-letter queue of a queue, as far as it may be read."""
 
     arn: str
     exists: bool | None = None  # None: not looked at, or not allowed to
@@ -231,7 +231,7 @@ class DeadLetters:
     retention: float | None = None
     fifo: bool = False
     visible: int | None = None
-    sources: tuple[str, ...] | None = None  # the queues that put their dead letters here
+    sources: tuple[str, ...] | None = None  # the queues whose dead-letter messages come here
     allow: str | None = None  # RedriveAllowPolicy's redrivePermission; None is SQS' default, allowAll
 
 
@@ -256,7 +256,7 @@ class QueueState:
     delayed: int = 0
     kms_key: str | None = None
     sse_sqs: bool = False
-    sources: tuple[str, ...] = ()  # queues whose dead letters come here: it is a dead-letter queue itself
+    sources: tuple[str, ...] = ()  # queues whose dead-letter messages come here: it is a dead-letter queue itself
     refused: Mapping[str, str] = field(default_factory=dict)  # permission -> SQS' answer; filled by --probe
     attributes: Mapping[str, str] = field(default_factory=dict)
 
@@ -291,7 +291,7 @@ class LedgerState:
     """What is known of the ledger that the consumers of a queue use."""
 
     where: str
-    retention: float | None = None  # seconds for which it remembers
+    retention: float | None = None  # seconds for which it keeps keys
     eviction: str | None = None  # Redis' maxmemory-policy
     problem: str | None = None
 
@@ -317,7 +317,7 @@ class Case:
 
     @property
     def visibility(self) -> float | None:
-        """The timeout in force: what the consumers used where the log tells, else what the queue has."""
+        """The timeout in force: that of the consumers if the log shows it, else that of the queue."""
         if self.behaviour is not None and self.behaviour.visibility is not None:
             return self.behaviour.visibility
         return self.state.visibility if self.state is not None else None
@@ -354,20 +354,20 @@ class Recommendation:
     setting: str  # "visibility timeout", "heartbeat interval", …
     value: str  # for people: "62 s"
     now: str | None
-    reasons: tuple[str, ...]  # the one that decides first
-    changes: bool  # whether it differs from what is there
+    reasons: tuple[str, ...]  # the deciding one comes first
+    changes: bool  # whether it differs from the present value
     remedy: Remedy | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How far the logs can be trusted. Nothing of this is fatal."""
+    """How far the logs can be trusted. None of this is fatal."""
 
     files: int = 0
     unreadable: tuple[str, ...] = ()  # files that are damaged or half written: path and reason
     lines: int = 0
     events: int = 0
-    malformed: int = 0  # lines that are no JSON, or not an object
+    malformed: int = 0  # lines that are not JSON, or not an object
     incomplete: int = 0  # no message id or no time
     out_of_order: int = 0  # deliveries whose end is before their beginning
     dropped: int = 0  # events that a worker says it could not write
@@ -387,7 +387,7 @@ class Diagnosis:
     since: float | None = None  # the time window that was asked for
     until: float | None = None
     notes: tuple[str, ...] = ()  # what could not be looked at, and why
-    log_fields: tuple[str, ...] = ()  # what the fields of the log were taken for, and what is missing
+    log_fields: tuple[str, ...] = ()  # how the fields of the log were interpreted, and which are missing
     engine: str = ""  # which engine read the logs, and why
 
     @property

@@ -30,7 +30,7 @@ _NEAR_ITS_END: Final = 0.8
 
 
 def recommend(case: Case) -> tuple[Recommendation, ...]:
-    """What each setting should be, as far as anything is known of it."""
+    """The value that each setting should have, if enough is known."""
     recommended = [_visibility_timeout(case), _heartbeat_interval(case)]
     if case.state is not None and not case.state.sources:  # a dead-letter queue is judged with its source
         recommended += [_max_receive_count(case, case.state), _retention(case, case.state)]
@@ -42,7 +42,7 @@ def recommend(case: Case) -> tuple[Recommendation, ...]:
 def _setting(
     case: Case, setting: str, wanted: float, now: float | None, reasons: tuple[str, ...], remedy: Remedy | None = None
 ) -> Recommendation:
-    """A setting that is a number of seconds. One that is not known is not changed, but may have a remedy."""
+    """A setting in seconds. If its present value is not known, it does not count as a change, but may have a remedy."""
     shown = duration(now) if now is not None else None
     changes = now is not None and now != wanted
     return Recommendation(case.queue, setting, duration(wanted), shown, reasons, changes, remedy)
@@ -52,7 +52,7 @@ def _setting(
 
 
 def visibility(case: Case) -> float | None:
-    """The recommended timeout, which is the present one where that will do; None if nothing asks for another."""
+    """The recommended timeout: the present one if that is good enough. None if nothing known asks for another one."""
     now, wanted = case.visibility, _needed(case)
     if not _is_measured(case) and (now is None or now >= wanted or _is_dead_letter_queue(case)):
         return None
@@ -62,31 +62,31 @@ def visibility(case: Case) -> float | None:
 def worth_trying(
     behaviour: Behaviour, read_timeout: float = 60.0, lambda_timeout: float | None = None
 ) -> tuple[float, ...]:
-    """The timeouts to replay the observed work with, so that a remedy can say what it would have changed."""
+    """The timeouts with which to replay the observed work, so that a remedy can say what it would have changed."""
     if holding(behaviour) is None or behaviour.has_heartbeat:
         return ()
     return (_needed(Case(behaviour.queue, behaviour, read_timeout=read_timeout, lambda_timeout=lambda_timeout)),)
 
 
 def for_work(hold: Times) -> float:
-    """What the work asks for: half as much again as P99, and a tenth more than the longest."""
+    """The timeout that the work asks for: 1.5 × P99 or 1.1 × the longest, whichever is more."""
     return max(hold.p99 * 1.5, hold.most * 1.1)
 
 
 def for_lambda(function_timeout: float) -> float:
-    """What AWS asks for where Lambda receives."""
+    """The timeout that AWS asks for if Lambda receives the messages."""
     return 6 * function_timeout
 
 
 def round_up(value: float) -> float:
-    """To whole seconds, above two minutes to tens of them, above an hour to minutes."""
+    """Rounds up to whole seconds; above two minutes to tens of seconds, above an hour to minutes."""
     step = 1 if value <= 120 else 10 if value <= 3_600 else 60
     # A product such as 20 × 1.1 may come out a hair above what it means.
     return float(math.ceil(value / step - 1e-9) * step)
 
 
 def holding(behaviour: Behaviour | None) -> Times | None:
-    """How long messages are held: measured, else the wait and the work put together."""
+    """How long messages are held: as measured, else the sum of wait and work."""
     if behaviour is None:
         return None
     if behaviour.hold is not None or behaviour.work is None or behaviour.wait is None:
@@ -103,7 +103,7 @@ def holding(behaviour: Behaviour | None) -> Times | None:
 
 
 def visibility_remedy(case: Case, timeout: float) -> Remedy:
-    """No command where the consumers ask SQS for a timeout of their own: the queue's has no effect on them."""
+    """Has no command if the consumers ask SQS for a timeout of their own: that of the queue does not affect them."""
     own, now = case.state.visibility if case.state is not None else None, case.visibility
     if own is not None and own != now and own >= timeout:
         return Remedy(
@@ -115,7 +115,7 @@ def visibility_remedy(case: Case, timeout: float) -> Remedy:
 
 
 def heartbeat_alternative(case: Case) -> str | None:
-    """What a heartbeat would change; None where there is one, where it would change nothing, and with Lambda."""
+    """What a heartbeat would change; None if there is one, if it would change nothing, and with Lambda."""
     beating = case.behaviour is not None and case.behaviour.has_heartbeat
     if beating or case.lambda_timeout is not None or _needed(case) <= _needed_by_any_work(case):
         return None
@@ -181,7 +181,7 @@ def _visibility_timeout(case: Case) -> Recommendation | None:
         return None
     behaviour = case.behaviour
     by_size = sorted(_work_reasons(case) + _other_reasons(case), key=lambda reason: -reason[0])
-    # The default is worth a word only where nothing else asks for more.
+    # The default is mentioned only if nothing else asks for more.
     reasons = [text for place, (seconds, text) in enumerate(by_size) if seconds != DEFAULT_VISIBILITY or not place]
     if behaviour is not None and behaviour.has_heartbeat:
         reasons.insert(0, "the heartbeat covers the work, so the timeout is only the wait after a crash")
@@ -199,7 +199,7 @@ def _visibility_timeout(case: Case) -> Recommendation | None:
 
 
 def heartbeat(case: Case) -> float:
-    """The interval: a third of the timeout, so that two lost heartbeats do no harm; the present one if short enough."""
+    """The present interval if it is short enough; else a third of the timeout, so that two lost ones do no harm."""
     behaviour = case.behaviour
     beating = behaviour is not None and behaviour.has_heartbeat
     timeout = (visibility(case) if beating else None) or _needed_by_any_work(case)
@@ -270,7 +270,7 @@ def _max_receive_count(case: Case, state: QueueState) -> Recommendation:
 
 
 def oldest_age(case: Case) -> float | None:
-    """The age of the oldest message by the newest of the last metrics."""
+    """The age of the oldest message, by the newest of the last ten metrics that have it."""
     ages = [point.oldest for point in case.series.points[-10:] if point.oldest is not None] if case.series else []
     return ages[-1] if ages else None
 
@@ -298,7 +298,7 @@ def retention(case: Case, state: QueueState) -> tuple[float, str]:
 
 
 def retention_remedy(case: Case, state: QueueState) -> Remedy | None:
-    """None if it is as it should be. Without a command while a shorter retention would delete messages."""
+    """None if the retention is as it should be. Has no command while a shorter retention would delete messages."""
     wanted, _ = retention(case, state)
     if wanted == state.retention:
         return None
@@ -310,7 +310,7 @@ def retention_remedy(case: Case, state: QueueState) -> Remedy | None:
 
 
 def dead_letter_retention_remedy(state: QueueState) -> Remedy | None:
-    """None if it is as it should be, or not known."""
+    """None if the retention is as it should be, or not known."""
     dlq = state.dead_letters
     if dlq is None or dlq.retention in (None, MAX_RETENTION):
         return None
@@ -339,9 +339,9 @@ def _dead_letter_retention(case: Case, state: QueueState) -> Recommendation | No
 
 
 def ledger_retention(case: Case) -> float:
-    """For how long a message can come back once both queues keep messages as recommended; never less than now.
+    """How long a message can come back once both queues have the recommended retention; never less than now.
 
-    28 days where nothing is known of the queue."""
+    28 days if nothing is known of the queue."""
     state, now = case.state, case.ledger.retention if case.ledger is not None else None
     wanted = MAX_REDELIVERY
     if state is not None:

@@ -1,6 +1,6 @@
 """Remedies: AWS CLI commands that run as they are, and Terraform for the same.
 
-A command looks up a queue whose URL is not known, so nothing is left to fill in but roles and topics, which are written
+If a queue's URL is not known, the command looks it up. So only roles and topics are left to fill in; they are written
 in capitals.
 """
 
@@ -17,7 +17,7 @@ from semel.doctor.model import Case, DeadLetters, QueueState, Remedy
 from semel.sqs import limits
 from semel.sqs.hosts import is_loopback
 
-# SQS' names of attributes, and Terraform's.
+# The names of attributes in SQS and in Terraform.
 _TERRAFORM: Final = {
     "VisibilityTimeout": "visibility_timeout_seconds",
     "MessageRetentionPeriod": "message_retention_seconds",
@@ -47,7 +47,7 @@ class Address(NamedTuple):
 
 
 class Reference(str):
-    """Another resource of the same Terraform file."""
+    """A reference to another resource in the same Terraform file."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ def queue_of(case: Case) -> Address:
 
 
 def dead_letter_queue_of(dlq: DeadLetters, state: QueueState) -> Address:
-    """Where SQS says that it is, else next to its source."""
+    """The URL that SQS gave, else one next to that of the source queue."""
     name = name_of(dlq.arn)
     beside = f"{state.url.rpartition('/')[0]}/{name}" if state.url else None
     return Address(name, dlq.url or beside, dlq.arn)
@@ -90,7 +90,7 @@ def create_dead_letter_queue(case: Case, text: str, max_receives: int, name: str
 
 
 def joined(*remedies: Remedy | str | None) -> Remedy:
-    """One after the other; a text is a remedy without commands, and empty ones are left out."""
+    """Several remedies as one. A string is a remedy without commands; empty ones are left out."""
     parts = [Remedy(remedy) if isinstance(remedy, str) else remedy for remedy in remedies if remedy]
     resources = [remedy.terraform for remedy in parts if remedy.terraform]
     return Remedy(
@@ -126,7 +126,7 @@ def create_queue(name: str, attributes: Attributes, beside: Address) -> str:
 
 
 def cli_options(url: str | None, arn: str = "") -> str:
-    """What sends a command to where the queue is: its endpoint if that is not AWS, and its region."""
+    """The options that send a command to the right place: the queue's endpoint if it is not on AWS, and its region."""
     options = ""
     if url and not on_aws(url):
         parts = urlsplit(url)
@@ -190,7 +190,7 @@ def block(head: str, lines: Mapping[str, str], indent: str = "") -> str:
 
 
 def label(name: str) -> str:
-    """A queue's name as Terraform lets a resource be called."""
+    """A queue's name, changed into a valid name of a Terraform resource."""
     word = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return word if re.match(r"[A-Za-z_]", word) else f"queue_{word}"
 
@@ -211,7 +211,7 @@ def hcl(value: object) -> str:
 
 
 def _as_text(value: object) -> str:
-    """As SQS wants attributes: all as text, policies as JSON in it."""
+    """An attribute in the form that SQS wants: always text, and JSON if it is a policy."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, Mapping) else str(value)

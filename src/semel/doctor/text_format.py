@@ -1,7 +1,7 @@
 """Figures, times, lists and foreign text for people, the same in rules, alarms, reports and on the dashboard.
 
-The rule: text from a log comes out as one line without characters that a terminal or a browser acts upon; no figure,
-however odd, is an error.
+The rule: text from a log comes out as one line without characters that a terminal or a browser acts upon, and no
+figure, however odd, raises an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ASCII: Final = str.maketrans("→–−…×·✗✓≥", ">--~x|x+>")
 
 
 def number(value: float | None) -> str:
-    """1,234,567; below ten with one decimal, if it has any; 12.3 million where it is long."""
+    """1,234,567; below ten with one decimal, unless it is whole; 12.3 million from ten million on."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     for least, size, word in ((1e12, 1e12, "trillion"), (1e9, 1e9, "billion"), (1e7, 1e6, "million")):
@@ -27,7 +27,7 @@ def number(value: float | None) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`3.2 %`; never `0 %` of something that is there."""
+    """`3.2 %`; never `0 %` if the part is not zero."""
     if not whole:
         return "0 %"
     percent = 100 * part / whole
@@ -62,7 +62,7 @@ def clean(text: str, most: int = 2_000) -> str:
 
 
 def clean_lines(text: str, most: int = 8_000) -> str:
-    """The same for text that may have lines, each with its indent."""
+    """The same for text of several lines, which keep their indents."""
     return "\n".join(
         " " * (len(line) - len(line.lstrip(" "))) + clean(line, most) for line in text[:most].rstrip().split("\n")
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from semel.ledger.redis.ledger import RedisLedger as RedisLedger
     from semel.ledger.sqlite.ledger import SqliteLedger as SqliteLedger
 
-# Each name is loaded when it is first asked for: a store needs its driver, and the rest does not.
+# Each name is imported on first use: a store needs its driver, and the rest does not.
 _WHERE: Final = {
     "Claim": "semel.ledger.contract",
     "ClaimRequest": "semel.ledger.contract",
@@ -56,7 +56,7 @@ _WHERE: Final = {
     "Won": "semel.ledger.contract",
 }
 _EXTRAS: Final = {"PostgresLedger": "postgres", "RedisLedger": "redis"}
-# A star import is the same on every machine: a name that needs an extra is imported by name.
+# A star import gives the same names on every machine. A name that needs an extra must be imported explicitly.
 __all__ = [
     "Claim",
     "ClaimRequest",

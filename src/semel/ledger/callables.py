@@ -1,6 +1,7 @@
-"""Functions that are called for their effect: the call must do the work, and not only promise it.
+"""Checks that a call of a function does the work, and does not only return a promise of it.
 
-A coroutine that nobody awaits and a generator that nobody iterates have done nothing, so neither may count as a result.
+A coroutine that nobody awaits, or a generator that nobody iterates over, has done nothing: it does not count as a
+result.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ _LAZY: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 def is_async(function: Callable[..., Any]) -> TypeGuard[Callable[..., Awaitable[Any]]]:
-    """Whether a call gives a coroutine; also of a partial, and of an object that can be called."""
+    """Whether a call returns a coroutine. The function can also be a partial, or an object that can be called."""
     return inspect.iscoroutinefunction(_called(function))
 
 
 def not_run_by_a_call(function: Callable[..., Any]) -> str:
-    """What a function is whose call would not do its work, as far as can be seen; "" for all others."""
+    """Why a call of this function would not do its work, as far as can be detected; "" for all other functions."""
     called = _called(function)
     if kind := _generator(called):
         return f"it is {kind}, and nobody would iterate over what it yields"
@@ -34,8 +35,9 @@ def not_run_by_a_call(function: Callable[..., Any]) -> str:
 
 
 def unfinished(result: Any) -> str:
-    """What a result is that stands for work that was not done; "" for all others. It is closed: nobody will run it."""
-    kind = type(result)  # not the object itself: it may be odd in every way
+    """The kind of a result that stands for work that was not done; "" for all other results. Coroutines and generators
+    are closed, because nobody will run them."""
+    kind = type(result)  # the object itself is not used, as any access to it may fail
     if not issubclass(kind, _LAZY) and not hasattr(kind, "__await__"):
         return ""
     if issubclass(kind, CoroutineType | GeneratorType):
@@ -50,7 +52,7 @@ def _generator(function: Any) -> str:
 
 
 def _called(function: Any) -> Any:
-    """What a call runs: of a partial its function, of another object its `__call__`."""
+    """What a call runs: the function of a partial, or the `__call__` of another object."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -59,7 +61,7 @@ def _called(function: Any) -> Any:
 
 
 def _wrapped(function: Any) -> Iterator[Any]:
-    """All that a function says it wraps, from the outside in."""
+    """The functions that this one wraps, as `__wrapped__` says, from the outside in."""
     visited: list[Any] = []
     while not any(function is earlier for earlier in visited):
         visited.append(function)

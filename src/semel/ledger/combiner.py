@@ -1,8 +1,8 @@
-"""Calls of many threads, brought together: one commit, one statement or one write to the socket for all of them.
+"""Combines the calls of many threads into one commit, one statement or one write to the socket.
 
-A thread that finds a connection free leads: it serves its own call with those that wait, and then hands the connection
-to the first that came meanwhile. The rules kept here: each caller gets its own result or its own error; nobody waits
-for a turn past its deadline; a thread that is interrupted takes no other call down with it.
+A thread that finds a free connection leads: it serves its own call together with those that wait, and then hands the
+connection to the first call that has arrived meanwhile. The rules: each caller gets its own result or its own error; no
+call waits for its turn past its deadline; if the leading thread is interrupted, no other call is left waiting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semel.ledger.contract import LedgerUnavailable
 
 Resource = TypeVar("Resource")
 
-_GATHER: Final = 8  # how often a leader lets other threads go first, as long as that brings more calls
+_GATHER: Final = 8  # how often a leader yields to other threads, as long as more calls arrive
 
 
 class Closed(Exception):
@@ -29,8 +29,8 @@ class NoTurn(Exception):
 
 
 class Call:
-    """One caller's place in the queue. `kind`: calls of the same kind can be served together; None: it is alone.
-    `work` and `size` mean what the store makes of them."""
+    """One call in the queue. Calls of the same `kind` can be served together; a call of kind None is served alone. The
+    store gives `work` and `size` their meaning."""
 
     __slots__ = ("deadline", "error", "kind", "result", "served", "size", "turn", "wake", "work")
 
@@ -49,9 +49,9 @@ class Call:
 class Combiner(Generic[Resource]):
     """Shares a few connections among any number of threads.
 
-    `serve(connection, calls)` ends each of the calls. `most`: the size of all calls that are served together.
-    `gather`: those that were served tend to come back at once; let them queue before the next are served.
-    `dispose` closes a connection that nobody needs any more.
+    `serve(connection, calls)` must end each of the calls. `most`: the maximum total size of calls that are served
+    together. `gather`: threads that were just served tend to call again at once, so let them queue before the next
+    calls are served. `dispose` closes a connection that is no longer needed.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Combiner(Generic[Resource]):
         return call.result
 
     def borrow(self, deadline: float) -> Resource:
-        """A connection for this thread alone, in its turn, until it is given back."""
+        """Wait for a connection, and take it for this thread alone until `give_back`."""
         call = Call(None, kind=None, deadline=deadline)
         self._await_turn(call)
         connection: Resource = call.turn[0]
         return connection
 
     def give_back(self, connection: Resource) -> None:
-        """Hand a connection to the first that waits for one."""
+        """Hand a connection to the first call that waits for one."""
         with self._mutex:
             if self._queue:
                 following = self._queue.popleft()
@@ -101,7 +101,7 @@ class Combiner(Generic[Resource]):
         self._close_one(connection)
 
     def close(self, timeout: float) -> bool:
-        """Refuse new calls, and wait for those that were made. False: some still run; the last of them disposes."""
+        """Refuse new calls, and wait for those under way. False: some still run; their end closes the connections."""
         with self._mutex:
             self._closed = True
             unused, self._free = self._free, []
@@ -167,7 +167,7 @@ class Combiner(Generic[Resource]):
                 return
 
     def _companions(self, first: Call) -> list[Call]:
-        """Those in the queue that can go with the first. None overtakes a call that wants the connection alone."""
+        """The queued calls that can be served with the first one. No call overtakes one that must be served alone."""
         companions: list[Call] = []
         if not self._queue:
             return companions
@@ -199,7 +199,7 @@ def interrupted() -> LedgerUnavailable:
 
 
 def copied(error: Exception) -> Exception:
-    """Of an error that several callers share: each raises its own."""
+    """A copy of an error that several callers share, so that each raises its own."""
     try:
         copy = type(error)(*error.args)
     except TypeError:

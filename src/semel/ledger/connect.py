@@ -1,4 +1,4 @@
-"""From an address to a ledger. Each store's driver is loaded only when its address is used."""
+"""Opens the ledger at an address. A store's driver is imported only if its address is used."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def connect(url: str, **options: Any) -> Ledger:
 
 
 def options_from_url(url: str, readers: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """The address without the options that are ours, and their values. What it has besides is the driver's."""
+    """The address without the options that are ours, and their values. All other options are left for the driver."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # a lone bracket; its text may quote the password
+    except ValueError:  # an unmatched bracket; the text of the error may quote the password
         raise LedgerError(f"the ledger's address cannot be read; {PERCENT}, and [ and ] as %5B and %5D") from None
     options: dict[str, Any] = {}
     rest: list[tuple[str, str]] = []
@@ -73,8 +73,8 @@ def yes_or_no(value: str) -> bool:
 
 
 def is_ambiguous(url: str) -> bool:
-    """Whether a character of the password ends it too early: what is behind it would be taken for a host or a
-    database, and shown as such."""
+    """Whether an unescaped character in the password would end it too early. The rest of the password would then be
+    taken for a host or a database, and shown in messages."""
     authority = re.split(r"[/?]", rest := url.partition("://")[2], maxsplit=1)[0]
     return authority.count("@") > 1 or "@" in rest[len(authority) :].partition("?")[0]
 

@@ -1,12 +1,14 @@
-"""What a ledger promises, whichever store it is kept in.
+"""The contract of every ledger, whichever store it uses.
 
-The rules that every store keeps, and that one conformance suite checks:
-1. A claim is one atomic operation. Of all that ask for a key, one wins; it alone gets the newest fence.
-2. A key's fence only grows, also across release, forget and expiry.
-3. Every write after the claim shows its fence and is refused, as a plain False, if a newer one was handed out.
-4. What is recorded stays recorded until it expires or is forgotten: no claim, extension or release undoes it.
-5. Each call may be repeated if its answer was lost: a claim with the same claimant wins what it had won, a record
-   that is already there counts as made.
+Every store keeps these rules, and one conformance suite checks them:
+1. A claim is one atomic operation. Of several concurrent claims of a free key, exactly one wins: it alone gets the
+   newest fence.
+2. The fence of a key never decreases, not even across release, forget and expiry.
+3. Every write after the claim carries the claim's fence. If the key has a newer fence, the write returns False.
+4. A recorded key stays recorded until it expires or is forgotten: no claim, extension or release undoes it. The one
+   exception: a rejected key can be claimed again from another source.
+5. Every call may be repeated if its answer was lost: a claim by the same claimant wins again what it has won already,
+   and a record that is already there counts as made.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ DAY: Final = 86_400.0
 # SQS cannot redeliver past the retention of the source plus that of the dead-letter queue: 14 days each at most.
 RETENTION: Final = 28 * DAY
 MAX_KEY: Final = 1_024  # bytes of UTF-8
-MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all the notes of one key together
+MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all notes of one key together
 
 
 class LedgerError(SemelError):
-    """The ledger cannot do what it was asked for. Follow the text: it names the way out."""
+    """A call to the ledger failed. Follow the text: it names the way out."""
 
 
 class LedgerUnavailable(LedgerError, Unavailable):
@@ -42,14 +44,14 @@ class OutcomeUnknown(LedgerUnavailable):
 
 
 class Fenced(LedgerError):
-    """A newer claim on the key exists: what this holder did must not count. Stop, and leave the key to the newer
+    """A newer claim on the key exists, so the work of this holder must not count. Stop, and leave the key to the newer
     claim."""
 
 
 @dataclass_transform(frozen_default=True)
 def value(kind: type[Value]) -> type[Value]:
-    """A value of which every message makes several. The type checker refuses to change it; at run time nothing does,
-    as that would make it four times as expensive to create."""
+    """A dataclass for values of which every message creates several. Only the type checker treats them as frozen:
+    checks at run time would make them four times as expensive to create."""
     return dataclass(slots=True, unsafe_hash=True)(kind)
 
 
@@ -64,7 +66,7 @@ class Status(enum.StrEnum):
     FREE = "free"  # released or forgotten; the row stays for its fence
     CLAIMED = "claimed"
     DONE = "done"
-    REJECTED = "rejected"  # given up on, and put aside as a dead letter
+    REJECTED = "rejected"  # given up on; a consumer has dead-lettered the message
 
 
 RECORDED: Final = frozenset({Status.DONE, Status.REJECTED})
@@ -72,11 +74,12 @@ RECORDED: Final = frozenset({Status.DONE, Status.REJECTED})
 
 @value
 class ClaimRequest:
-    """One key that somebody wants to work on.
+    """A request to claim one key.
 
-    `payload` is a digest of what came with the key: the same key with another digest is a conflict; "" fits anything.
-    `source` says where it came from, for example "orders/<message id>". A rejected key can be won again only from
-    another source than the rejected one: so a dead letter that is sent back runs, and a late twin of it does not.
+    `payload` is a digest of the data that came with the key. The same key with a different digest is a conflict; ""
+    matches every digest. `source` says where the request comes from, for example "orders/<message id>". A rejected key
+    can be claimed again only from a different source. So a redriven dead-letter message runs, and a late duplicate of
+    the rejected message does not.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest
@@ -93,7 +96,7 @@ class ClaimRequest:
 
 @value
 class Claim:
-    """The right to work on a key; every later write shows `fence`.
+    """The right to work on a key. Every later write for the key carries its `fence`.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest
@@ -111,10 +114,11 @@ class Claim:
 
 @value
 class Won:
-    """The claim is ours for `lease` seconds from the moment the call was made.
+    """The claim was won. It is valid for `lease` seconds from the moment the call was made.
 
-    `attempt` counts the claims since the key was new, forgotten, or brought back after a rejection: 1 is the first.
-    `taken_over`: an earlier holder let its lease run out. `notes`: what earlier attempts noted (finished steps).
+    `attempt`: the number of this claim, from 1. It starts again when a key is forgotten, or claimed again after a
+    rejection. `taken_over`: whether an earlier holder let its lease run out. `notes`: what earlier attempts have stored
+    with `save_step`.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest
@@ -133,7 +137,7 @@ class Won:
 
 @value
 class Done:
-    """Somebody has recorded the key: `status` is DONE or REJECTED, `result` what was stored with it.
+    """The key is already recorded. `status` is DONE or REJECTED, `result` is what was stored with it.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest, Completion
@@ -152,7 +156,7 @@ class Done:
 
 @value
 class Held:
-    """Another holder has the key for `remaining` more seconds, or for longer if it extends its lease.
+    """Another holder has the claim on the key for `remaining` more seconds, or longer if it extends its lease.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest
@@ -169,7 +173,7 @@ class Held:
 
 @value
 class Conflict:
-    """The key is known with another payload: two different things bear one name. `recorded`: the other one is done.
+    """The key is known with another payload: it stands for something else. `recorded`: whether that is already done.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest
@@ -189,7 +193,7 @@ ClaimResult = Won | Done | Held | Conflict
 
 @value
 class Completion:
-    """What became of a claim. `retention`: seconds to remember it for; None is the ledger's own `retention`.
+    """The outcome of a claim. `retention`: how many seconds to keep it; None: the ledger's own `retention`.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest, Completion, Status
@@ -207,7 +211,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key as the ledger has it. Times are seconds since 1970 by the store's clock.
+    """The ledger's entry for one key. Times are seconds since 1970 by the store's clock.
 
     >>> from semel import SqliteLedger
     >>> from semel.ledger import ClaimRequest
@@ -235,7 +239,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message that a transaction has sent: it waits in the outbox until it was handed to SQS.
+    """A message that a transaction has sent. It stays in the outbox until SQS has accepted it.
 
     >>> from semel import SqliteLedger
     >>> with SqliteLedger(":memory:") as ledger:
@@ -248,18 +252,18 @@ class Outgoing:
 
     queue: str
     body: str
-    key: str = ""  # travels with it, so that the receiving side can tell a second sending from a second message
+    key: str = ""  # sent with the message, so that its receiver can tell a repeated send from another message
     delay: int | None = None
     group: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
-    id: str = ""  # given by the outbox
-    attempts: int = 0  # how often SQS has refused it, and what it said the last time
+    id: str = ""  # assigned by the outbox
+    attempts: int = 0  # how often SQS has refused it; `error` is its latest reason
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """What is in the outbox: all that waits, how many of those SQS has refused, and some of these, the oldest first.
+    """The state of the outbox: how many messages wait, how many of them SQS has refused, and the oldest refused ones.
 
     >>> from semel import SqliteLedger
     >>> with SqliteLedger(":memory:") as ledger:
@@ -275,7 +279,7 @@ class OutboxStatus:
 
 
 class Transaction(ABC):
-    """The user's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction.
+    """The handler's writes and the ledger's record in one commit. Not thread-safe: one handler, one transaction.
 
     >>> from semel import App, Transaction
     >>> app = App(ledger="sqlite:///shop.db")
@@ -292,7 +296,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def execute(self, query: Any, parameters: Any = (), /) -> Any:
-        """Run one statement, in the driver's own placeholder style; returns its cursor."""
+        """Run one statement, written with the driver's placeholder style. Returns the cursor."""
 
     @abstractmethod
     def executemany(self, query: Any, parameters: Any, /) -> Any:
@@ -309,21 +313,22 @@ class Transaction(ABC):
         group: str | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message if and only if this transaction commits. A body that is no string is sent as JSON.
+        """Send a message if and only if this transaction commits. A body that is not a string is sent as JSON.
 
-        Raises LedgerError for what SQS would refuse: a message that is too large, more than nine attributes, a delay
-        above 900 seconds. Messages of one group are handed to SQS in their order."""
+        Raises LedgerError for a message that SQS would refuse: it is too large, has more than nine attributes, or a
+        delay above 900 seconds. Messages of one group are sent to SQS in order."""
 
     @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
-        """A part that can fail alone: an exception undoes what was written inside, and goes on to the caller."""
+        """A block that can fail on its own: an exception undoes only the writes of the block, and is raised again."""
 
     @abstractmethod
     def record(self, completions: Sequence[Completion]) -> list[bool]:
-        """As `Ledger.record`, inside this transaction. The caller raises if one is refused, so that all is undone."""
+        """Like `Ledger.record`, but inside this transaction. If a completion is refused, the caller must raise an
+        exception, so that the transaction is rolled back."""
 
 
-# Seconds since 1970; None: the store's own clock decides.
+# Returns seconds since 1970, or None for the store's own clock.
 Clock = Callable[[], float | None]
 
 
@@ -332,10 +337,10 @@ def own_clock() -> None:
 
 
 class Ledger(ABC):
-    """Who has done what. Thread-safe. Calls are batch first: one round trip for many keys; answers in their order.
+    """The record of which keys are claimed and which are done. Thread-safe.
 
-    Every call raises LedgerUnavailable when the store cannot be reached. `clock` is for tests: the time to go by in
-    the place of the store's own. It can be set at any time.
+    Calls take many keys at once, and return results in the order of the keys. Every call raises LedgerUnavailable if
+    the store cannot be reached. `clock` is for tests: it replaces the store's own clock, and can be set at any time.
 
     >>> from semel import Ledger
     >>> from semel.ledger import ClaimRequest, Completion
@@ -353,76 +358,78 @@ class Ledger(ABC):
 
     @staticmethod
     def connect(url: str, **options: Any) -> Ledger:
-        """A ledger by its address: sqlite:///path, postgresql://…, redis://…, dynamodb://table?region=…"""
+        """Open the ledger at an address: sqlite:///path, postgresql://…, redis://…, dynamodb://table?region=…"""
         from semel.ledger.connect import connect
 
         return connect(url, **options)
 
     @abstractmethod
     def claim(self, requests: Sequence[ClaimRequest], *, claimant: str, lease: float) -> list[ClaimResult]:
-        """Ask for keys. `claimant` names this very call (new for each, the same when a call is repeated).
+        """Claim keys. `claimant` names this call: a new name for each call, the same name if the call is repeated.
 
-        A key that comes twice in one call is decided once; its second place is Held (or Done, or Conflict).
+        A key that occurs twice in one call is won at most once; the other result is Held, Done or Conflict.
         """
 
     @abstractmethod
     def extend(self, claims: Sequence[Claim], lease: float, *, timeout: float | None = None) -> list[bool]:
-        """Hold on for `lease` seconds from now. False: the claim is no longer ours. A lease that has run out can
-        still be extended as long as nobody else has claimed the key. `timeout`: raise LedgerUnavailable after so many
-        seconds, if that is sooner than the ledger would; the call may still have its effect."""
+        """Extend claims to `lease` seconds from now. False: the claim is no longer ours. A lease that has run out can
+        still be extended as long as nobody else has claimed the key. `timeout`: raise LedgerUnavailable after this many
+        seconds, if the ledger's own timeout is longer; the extension may take effect all the same."""
 
     @abstractmethod
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
-        """Keep a named value with the key until it is recorded; the next attempt gets it with its claim."""
+        """Store a named value with the key until it is recorded; the next attempt gets it with its claim. False: the
+        claim is no longer ours."""
 
     @abstractmethod
     def record(self, completions: Sequence[Completion]) -> list[bool]:
-        """Write down what became of claims, durably. True also if just this was recorded before (same fence)."""
+        """Record the outcomes of claims, durably. True also if the same outcome is already recorded (same fence)."""
 
     @abstractmethod
     def release(self, claims: Sequence[Claim], *, tried: bool = True) -> list[bool]:
-        """Give claims back, so that the next one need not wait. `tried=False`: the attempt does not count."""
+        """Give claims back, so that the next claim need not wait. `tried=False`: the attempt does not count."""
 
     @abstractmethod
     def forget(self, keys: Sequence[str]) -> int:
-        """Make keys as good as new, whatever their state (their fence goes on growing). Returns how many were known."""
+        """Reset keys to new, whatever their state; their fences go on growing. Returns how many were known."""
 
     @abstractmethod
     def purge(self, limit: int = 1_000) -> int:
-        """Remove up to `limit` entries that have expired; returns how many. 0: nothing is left to remove."""
+        """Remove up to `limit` entries that have expired. Returns how many were removed; 0: nothing was left."""
 
     @abstractmethod
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
-        """The entries of these keys, in their order; None for a key that the ledger does not have."""
+        """The entries of these keys, in the same order; None for a key that the ledger does not have."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the connections to the store."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Commits when the block ends, undoes everything if it raises."""
+        """A transaction for a `with` block: commits when the block ends, rolls back if the block raises."""
         raise LedgerError(
             f"{type(self).__name__} has no transactions that the handler's own writes could be part of; "
-            "use a PostgreSQL or SQLite ledger, or leave `tx` out of the handler"
+            "use a SQLite, PostgreSQL or DynamoDB ledger, or leave `tx` out of the handler"
         )
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:  # noqa: ARG002
-        """Messages of committed transactions that are to be handed to SQS now; hidden from others for `lease`."""
+        """Messages of committed transactions that must now be sent to SQS. Other callers do not get them for `lease`
+        seconds."""
         return []
 
     def sent_outgoing(self, ids: Sequence[str]) -> None:  # noqa: B027
-        """These were handed to SQS: drop them from the outbox."""
+        """Remove these messages from the outbox: SQS has accepted them."""
 
     def refused_outgoing(self, ids: Sequence[str], *, error: str, wait: float) -> None:  # noqa: B027
-        """SQS did not take these, for this reason: keep them, and hand them out again after `wait` seconds. Those of
-        their groups that come after them wait too."""
+        """Keep these messages, which SQS refused with this error, and hand them out again after `wait` seconds. Later
+        messages of their groups wait too."""
 
     def outbox_status(self, examples: int = 3) -> OutboxStatus:  # noqa: ARG002
-        """What is in the outbox, with up to `examples` refused messages."""
+        """The state of the outbox, with up to `examples` refused messages."""
         return OutboxStatus()
 
     def count_outgoing(self) -> int:
-        """How many messages are in the outbox, also those that somebody has taken and not yet sent."""
+        """How many messages are in the outbox, including those that were taken and not yet sent."""
         return 0
 
     def __enter__(self) -> Self:
@@ -434,7 +441,7 @@ class Ledger(ABC):
 
 
 def check_requests(requests: Sequence[ClaimRequest], claimant: str, lease: float) -> None:
-    """Refuse what no store could keep, before any of them sees it."""
+    """Refuse requests that no store could keep."""
     check_lease(lease)
     if not claimant:
         raise LedgerError("a claim needs a claimant: a name that is new for each call, for example a uuid")

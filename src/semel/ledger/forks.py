@@ -1,6 +1,7 @@
 """One rule for all stores: a ledger belongs to the process that opened it.
 
-After a fork, connections and threads are the parent's. A child that used them would write into the parent's answers.
+After a fork, connections and threads still belong to the parent. A child that used the connections would disturb the
+parent's calls.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class OwningProcess:
         self._ledger, self._pid = ledger, os.getpid()
 
     def is_this(self) -> bool:
-        """False: this process was forked since. Then nothing of the ledger may be used, nor closed."""
+        """False in a process that was forked after the ledger was opened. It may neither use nor close the ledger."""
         return os.getpid() == self._pid
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What `tx.send` takes, checked before it is part of a transaction: what SQS would refuse must not be committed."""
+"""Checks what is passed to `tx.send`: a message that SQS would refuse must not become part of a transaction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from semel.sqs.client.queue import Reference
 from semel.sqs.errors import SqsError
 from semel.sqs.limits import ATTRIBUTE_NAME, FORBIDDEN_CHARACTER, MAX_DELAY, MAX_MESSAGE_ATTRIBUTES, TOKEN
 
-DEFAULT_GROUP: Final = "outbox"  # of messages to a FIFO queue that were sent without one
-_ID_BYTES: Final = 100  # as long as a key that the outbox makes of a message's id can be
+DEFAULT_GROUP: Final = "outbox"  # of messages to a FIFO queue that were sent without a group
+_ID_BYTES: Final = 100  # the maximum length of a key that the outbox makes from a message's id
 
 
 def checked(
     queue: str, body: Any, key: str, delay: int | None, group: str | None, attributes: Mapping[str, str] | None
 ) -> Outgoing:
-    """The message as the outbox keeps it. Raises LedgerError, naming the queue and what SQS does not take."""
+    """The message as the outbox keeps it. Raises LedgerError, which names the queue and what SQS would refuse."""
     try:
         name = Reference.parse(queue, "", "").name
     except SqsError as error:
@@ -69,7 +69,8 @@ def _problem_with_attributes(own: Mapping[str, Any]) -> str:
             return f"the attribute name {name!r} has a character or a beginning that SQS does not allow"
         if not isinstance(value, str) or not value or FORBIDDEN_CHARACTER.search(value):
             return (
-                f"the attribute {name!r}: its value is a text of at least one character, and of those that SQS carries"
+                f"the attribute {name!r}: its value must be a text that is not empty and has only characters that SQS "
+                "carries"
             )
     return ""
 

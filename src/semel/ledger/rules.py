@@ -1,7 +1,7 @@
-"""Who wins a key: the one rule that every store keeps, free of I/O.
+"""Who wins a key: the rule that every store follows, without I/O.
 
-SQLite and DynamoDB decide by it, PostgreSQL explains its refusals with it. Redis has it as a Lua script, which the
-conformance suite and the model hold to the same answers.
+SQLite and DynamoDB decide with this code. PostgreSQL decides in SQL and explains refusals with this code. Redis decides
+in a Lua script. The conformance suite and the model check that all of them give the same answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from semel.ledger.contract import ClaimRequest, Conflict, Done, Held, Status
 
 
 class Known(Protocol):
-    """What the rule reads of an entry. Times are seconds since 1970 by the store's clock."""
+    """The fields of an entry that the rule reads. Times are seconds since 1970 by the store's clock."""
 
     @property
     def status(self) -> str: ...
@@ -32,20 +32,20 @@ class Known(Protocol):
 
 
 class Winning(enum.Enum):
-    """How a key is won. The fence grows by one in each case but AGAIN."""
+    """How a key is won. The fence grows by one in every case except AGAIN."""
 
     NEW = "new"  # unknown or expired: attempt 1
     AGAIN = "again"  # the same claimant repeats a call whose answer was lost: nothing changes but the lease
     RETRY = "retry"  # released: the next attempt
-    TAKEOVER = "takeover"  # its lease has run out: the next attempt
-    REDRIVE = "redrive"  # rejected, and now from another source: attempt 1, first seen as before
+    TAKEOVER = "takeover"  # the lease of its holder has run out: the next attempt
+    REDRIVE = "redrive"  # rejected, and now claimed from another source: attempt 1; `first_seen` stays
 
 
 def decide(
     request: ClaimRequest, known: Known | None, *, claimant: str, now: float, margin: float = 0.0
 ) -> Winning | Done | Held | Conflict:
-    """What a claim of one key leads to. `margin`: seconds that clocks may be apart, where a lease is not judged by the
-    clock that it was given by."""
+    """Decide the claim of one key. `margin`: by how many seconds clocks may differ, in a store where one clock sets a
+    lease and another one judges it."""
     if known is None or known.expires <= now:
         return Winning.NEW
     if known.status == Status.REJECTED:
@@ -66,5 +66,5 @@ def decide(
 
 
 def differs(request: ClaimRequest, payload: str) -> bool:
-    """Whether two different things bear one key. An empty payload fits any."""
+    """Whether the key is known with another payload. An empty payload matches every payload."""
     return bool(request.payload and payload and request.payload != payload)

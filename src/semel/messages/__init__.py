@@ -1,6 +1,6 @@
 """What a message means to Semel: its key, how its body is decoded, and the attributes of a dead-letter message.
 
-Nothing here is for users: messages are sent and received with `semel.sqs`.
+Nothing here is public: users send and receive messages with `semel.sqs`.
 """
 
 __all__: list[str] = []

@@ -1,10 +1,10 @@
-"""What a dead-letter message says about itself, as attributes that any SQS tool can show, and that Semel reads back.
+"""The details of a dead-letter message, as attributes that any SQS tool can show, and that Semel reads back.
 
-A message has room for ten attributes. Ours are six plain ones where they fit beside the message's own; else they are
-packed into one, and in the worst case the message's own are packed too. `read` undoes whichever was done.
+A message can have ten attributes. Semel adds six plain ones if they fit beside the message's own. Otherwise it packs
+them into one, and in the worst case also packs the message's own. `read` reverses both.
 
-A message that is sent back to work carries its key. One that SQS moved by itself says nothing of its key, and must not
-be given one that its handler would not have chosen: it carries the MessageId that it had, for handlers that go by that.
+A message that is redriven carries its key. A message that SQS itself dead-lettered does not say its key, and must not
+get one that its handler would not have chosen: it carries the MessageId that it had, for handlers whose key that is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.sqs.limits import (
 )
 
 CARRIED_KEY: Final = (
-    "semel-key"  # a message's first key: redrives and second sendings get a new MessageId, not a new key
+    "semel-key"  # a message's first key: a message that is redriven or sent again gets a new MessageId, not a new key
 )
 REASON: Final = "semel-reason"
 ERROR: Final = "semel-error"
@@ -56,7 +56,7 @@ class DeadLetterDetails:
 
 
 def attributes(details: DeadLetterDetails, own: Mapping[str, Attribute], body_bytes: int) -> dict[str, Attribute]:
-    """The attributes of the copy of a message that had `own`: at most ten, and within the size of a message."""
+    """The attributes for the copy of a message that had `own`: at most ten, and within the size limit of a message."""
     kept = _without_ours(own)
     for shorter in _ever_shorter(details):
         if len(kept) + len(PLAIN) + bool(shorter.redrives) <= MAX_MESSAGE_ATTRIBUTES:
@@ -71,10 +71,10 @@ def attributes(details: DeadLetterDetails, own: Mapping[str, Attribute], body_by
 
 
 def read(attributes: Mapping[str, Attribute]) -> tuple[DeadLetterDetails | None, dict[str, Attribute]]:
-    """The details, if Semel dead-lettered the message, and the attributes that the message had of its own.
+    """The details, if Semel dead-lettered the message, and the message's own attributes.
 
-    Who may send to a queue may send these names with anything in them. What does not have the form in which Semel
-    writes them counts as not there: nothing that a message says can make this fail."""
+    Anyone who may send to the queue can send attributes of these names with any content. What is not in the form that
+    Semel writes is ignored, so no message can make this fail."""
     own = _without_ours(attributes) | _own_in(attributes)
     if PACKED in attributes:
         return _unpacked(attributes[PACKED].value), own
@@ -99,7 +99,7 @@ def _unpacked(packed: str | bytes) -> DeadLetterDetails | None:
 
 
 def _own_in(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """The attributes that were packed into one. All of them could be sent once, so all of them can be sent again."""
+    """The attributes that were packed into one; none unless SQS would accept all of them."""
     written = _json(attributes[OWN].value) if OWN in attributes else None
     if not isinstance(written, dict):
         return {}
@@ -120,7 +120,7 @@ def _json(value: str | bytes) -> Any:
 
 
 def restored(received: Received) -> Received:
-    """A message with its own attributes where it had them before they were packed."""
+    """The message with its own attributes unpacked, if they were packed."""
     if not received.attributes or OWN not in received.attributes or not (own := _own_in(received.attributes)):
         return received
     attributes = {name: value for name, value in received.attributes.items() if name != OWN} | own
@@ -136,12 +136,12 @@ def sent_back(
     queue: str = "",
     times: int = 0,
 ) -> dict[str, Attribute] | None:
-    """The attributes of a message that goes back to work: its own, its key or else its first MessageId, and how often
-    it was sent back. `queue` says where one that stays a dead-letter message came from. None: it is too large."""
+    """The attributes of a message that is sent back: its own, its key or else its first MessageId, and how often it was
+    sent back. `queue` is the source of a message that stays a dead-letter message. None: it would be too large."""
     ours = {CARRIED_KEY: key} if key else {MESSAGE_ID: message_id}
     more = {QUEUE: queue, REDRIVES: str(times) if times else ""}
     kept = _without_ours(own)
-    # How often is worth less than that the message fits.
+    # The number of redrives is left out if the message does not fit otherwise.
     for texts in (ours | more, ours | {QUEUE: queue}):
         candidate = {name: _text(value) for name, value in texts.items() if value}
         candidate |= kept if len(kept) + len(candidate) <= MAX_MESSAGE_ATTRIBUTES else as_one(kept)
@@ -155,7 +155,7 @@ def carried_key(attributes: Mapping[str, Attribute]) -> str:
 
 
 def original_id(attributes: Mapping[str, Attribute], message_id: str) -> str:
-    """The MessageId that a message had before it was sent back: the key of those who have none else."""
+    """The MessageId that a message had before it was sent back: the key of a message that has no other."""
     return _value(attributes, MESSAGE_ID) or message_id
 
 
@@ -169,7 +169,7 @@ def redrives(attributes: Mapping[str, Attribute]) -> int:
 
 
 def is_count(text: str) -> bool:
-    """Whether it is a number of attempts or redrives: nobody makes more of them than this."""
+    """Whether it is a plausible number of attempts or redrives: a number of at most nine digits."""
     return text.isdecimal() and len(text) < 10
 
 
@@ -198,14 +198,14 @@ def _packed(details: DeadLetterDetails) -> dict[str, Attribute]:
 
 
 def as_one(own: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """All of them as one, from which `restored` makes them again."""
+    """All of them packed into one attribute; `restored` unpacks it."""
     if not own:
         return {}
     return {OWN: _text(orjson.dumps({name: _written(value) for name, value in own.items()}).decode())}
 
 
 def _ever_shorter(details: DeadLetterDetails) -> list[DeadLetterDetails]:
-    """The details, and what of them is given up first where a message is almost full already."""
+    """The details, first complete and then ever shorter, for messages that are almost as large as allowed."""
     reason = details.reason[:MAX_REASON]
     return [
         replace(details, reason=reason, error=_cut(details.error, MAX_ERROR)),
@@ -216,7 +216,7 @@ def _ever_shorter(details: DeadLetterDetails) -> list[DeadLetterDetails]:
 
 
 def _cut(text: str, most: int) -> str:
-    """An error says most at its two ends."""
+    """The text without its middle: an error says most at its two ends."""
     return text if len(text) <= most else f"{text[: most // 2]} … {text[len(text) - most // 2 :]}"
 
 
@@ -244,7 +244,7 @@ def _written(value: Attribute) -> list[str]:
 
 
 def _unwritten(parts: Any) -> Attribute | None:
-    """The attribute; None if SQS would not take it."""
+    """The attribute; None if SQS would not accept it."""
     if not isinstance(parts, list) or not all(type(part) is str for part in parts):
         return None
     if len(parts) not in (2, 3) or ATTRIBUTE_TYPE.match(parts[0]) is None:

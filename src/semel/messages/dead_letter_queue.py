@@ -16,15 +16,15 @@ MAX_REDELIVERY: Final = 2.0 * MAX_RETENTION  # seconds
 
 
 def redelivery_period(retention: float, dead_letter_retention: float = 0.0) -> float:
-    """For how long SQS can deliver a message: while its queue keeps it, and after a redrive while the dead-letter queue
-    has kept it, too. A ledger that keeps keys for as long misses no redelivery."""
+    """How long SQS can deliver a message: the retention of its queue, and that of the dead-letter queue from which it
+    can be redriven. A ledger that keeps keys for this long recognises every redelivery."""
     return retention + dead_letter_retention
 
 
 def create_dead_letter_queue(client: Client, queue: Queue, log: Logger) -> dict[str, str]:
-    """Create it, point the queue's RedrivePolicy at it, and say so; returns the queue's attributes.
+    """Create it, point the queue's RedrivePolicy at it, and log that; returns the queue's attributes.
 
-    It keeps messages as long as SQS can: a message keeps the age that it came with."""
+    It has the longest retention that SQS allows, because SQS does not reset the age of a message that it moves."""
     name = f"{queue.name.removesuffix('.fifo')}-dlq{'.fifo' if queue.fifo else ''}"
     wanted = {"MessageRetentionPeriod": str(MAX_RETENTION)} | ({"FifoQueue": "true"} if queue.fifo else {})
     created = client.create_queue(name, wanted)

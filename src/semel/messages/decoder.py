@@ -1,4 +1,4 @@
-"""From a message's body to what its handler asks for, by the handler's annotation.
+"""Decodes a message's body into the type that its handler's annotation asks for.
 
 Rules: an annotation that cannot be decoded is refused when the handler is registered, not at the first message; a body
 that does not fit raises Undecodable with a short reason that does not quote the body; msgspec and pydantic are imported
@@ -41,11 +41,11 @@ class Undecodable(SemelError):
 
 
 def decoder_for(annotation: Any) -> Decoder:
-    """The function that makes of a body what `annotation` asks for. Raises SemelError if that is not possible.
+    """The function that decodes a body into what `annotation` asks for. Raises SemelError if that is not possible.
 
-    - dict, list, Any, no annotation: the body as JSON; dict and list also check that it is one.
+    - dict, list, Any, no annotation: the body as JSON; dict and list also check that it is of that type.
     - str: the body as it is. bytes: its UTF-8 bytes.
-    - pydantic models and whatever holds one: pydantic, by the model's own settings.
+    - pydantic models, and types that contain one: pydantic, with the model's own settings.
     - all others (dataclasses, TypedDicts, msgspec Structs, unions, lists, …): msgspec.
     """
     if annotation in _UNTYPED:
@@ -66,7 +66,7 @@ def decoder_for(annotation: Any) -> Decoder:
 
 
 def is_parsed_json(decoder: Decoder) -> bool:
-    """Whether what it returns is the body as parsed by orjson, nothing added."""
+    """Whether it returns the body exactly as orjson parses it."""
     return decoder in (_json, _object, _list)
 
 
@@ -132,7 +132,7 @@ def _with_msgspec(annotation: Any) -> Decoder:
 
 
 def _custom_type(node: Any, visited: set[int]) -> type | None:
-    """The first type in there that msgspec would leave to a hook; it would find out only at the first message."""
+    """The first type that msgspec cannot decode without a hook; msgspec would report it only at the first message."""
     import msgspec.inspect
 
     if isinstance(node, tuple):
@@ -200,7 +200,7 @@ def _parts(annotation: Any, visited: list[Any]) -> Iterator[Any]:
         try:
             hints = typing.get_type_hints(annotation, include_extras=True)
         except (NameError, TypeError):
-            return  # whoever builds the decoder says so
+            return  # reported when the decoder is built
         for part in hints.values():
             yield from _parts(part, visited)
 

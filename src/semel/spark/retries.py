@@ -1,4 +1,4 @@
-"""Trying again what may pass by itself: after pauses that double, and for a limited time."""
+"""Retries of transient errors: with pauses that double, and for a limited time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-SECONDS = 15.0  # then the caller hears of it: whoever runs the query can wait for longer than a task should
+SECONDS = 15.0  # then the caller gets the error: whoever runs the query can wait longer than a task should
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
 
 def retry(action: Callable[[], T], transient: Callable[[Exception], bool], *, seconds: float | None = None) -> T:
-    """The result of `action`. While its error is `transient`, it is called again, for up to `seconds` (default:
-    SECONDS); then the error is raised."""
+    """Returns the result of `action`. While it raises a `transient` error, it is called again, for up to `seconds`
+    (default: SECONDS); then the error is raised."""
     deadline = time.monotonic() + (SECONDS if seconds is None else seconds)
     pause = _FIRST_PAUSE
     while True:

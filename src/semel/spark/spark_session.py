@@ -1,7 +1,7 @@
-"""Makes a SparkSession that suits Semel: a Java that is found, a quiet terminal, and settings for small micro-batches.
+"""Makes a SparkSession for Semel: finds a Java, keeps the terminal quiet, and tunes Spark for small micro-batches.
 
-The rules kept here: what the caller names in `conf` wins over every setting below; a JVM that somebody else has started
-(spark-submit, a notebook) keeps its own master, log and memory; and a session that exists keeps all its settings.
+The rules: a setting that the caller passes in `conf` wins over every setting below. A JVM that was started by something
+else (spark-submit, a notebook) keeps its own master, log and memory. An existing session keeps all its settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log: Final = logging.getLogger("semel.spark")
-OLDEST_PYSPARK: Final = (4, 2)  # the first whose Python sources may say how much they take into a batch
+OLDEST_PYSPARK: Final = (4, 2)  # the first in which Python sources can limit the size of a batch
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 CLUSTERS: Final = ("spark://", "k8s://", "yarn", "local-cluster[")
 CLUSTER_SHUFFLE_PARTITIONS: Final = 8
@@ -38,18 +38,18 @@ JAVA_STOP_SECONDS: Final = 3.0
 MIN_HEAP_MB: Final = 1024
 MAX_HEAP_MB: Final = 4096
 
-# Stopping a query within a batch has Spark search the error's text with a regular expression that recurses once per
-# character: with Java's own stack of 1 MB the stream's thread dies of it, and prints a thousand lines.
+# If a query is stopped within a batch, Spark searches the error's text with a regular expression that recurses once per
+# character. With Java's default stack of 1 MB that kills the stream's thread and prints a thousand lines.
 STACK: Final = "-Xss16m"
 
 ROCKSDB: Final = "spark.sql.streaming.stateStore.rocksdb"
-# Of queries that Semel runs itself: these win over a user's own.
+# For queries that Semel runs itself: these override the user's settings.
 _REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",  # a replayed batch must be cut into the same partitions
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
-# Of every session made here, be it of a Spark that others have started.
+# For every session made here, even if something else has started Spark.
 _SESSION: Final = _REQUIRED | {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -58,17 +58,17 @@ _SESSION: Final = _REQUIRED | {
     ),
     f"{ROCKSDB}.changelogCheckpointing.enabled": "true",
     f"{ROCKSDB}.boundedMemoryUsage": "true",
-    f"{ROCKSDB}.trackTotalNumberOfRows": "false",  # a look-up for each row written, only to count them
+    f"{ROCKSDB}.trackTotalNumberOfRows": "false",  # counting rows costs a look-up for each one written
 }
-# Of a Spark that is started here, and fixed from then on.
+# For a Spark that is started here: they cannot be changed afterwards.
 _START: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
 }
-# Hadoop, without its native library, starts a process to set a file's permissions and another to see whether it is a
-# link: 30 a micro-batch, more than a third of its time. The raw file system in Hadoop's older interface starts 3. It
-# keeps no checksum beside a file, either: those are renamed second, and a crash in between made the file unreadable.
+# Without its native library, Hadoop starts one process to set a file's permissions and another to see whether it is a
+# link: 30 in a micro-batch, more than a third of its time. The raw file system in Hadoop's older interface starts 3.
+# It also writes no checksum files: these are renamed after the file itself, and a crash in between made it unreadable.
 LOCAL_FILES: Final = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
@@ -86,12 +86,12 @@ class SparkError(SemelError):
 def session(
     name: str, *, master: str | None = None, cores: int | None = None, **conf: str | int | float | bool
 ) -> SparkSession:
-    """A SparkSession with Semel's settings, of a new Spark; or of the one that runs here, beside its other sessions.
+    """A SparkSession with Semel's settings: of a new Spark, or a new session of the Spark that runs in this process.
 
-    `master` is this machine unless named; `cores` is how many tasks run at once. Spark's own settings, which have dots
-    in their names, are given as `**{"spark.driver.memory": "4g"}`; those that a running Spark cannot change are named
-    in a warning. Nothing of Spark's log reaches the terminal; the environment variable SEMEL_SPARK_LOG=warn (or info)
-    brings it back. A task is tried 4 times, on one machine too.
+    `master`: by default this machine. `cores`: how many tasks run at once. Pass Spark's own settings, with dots in
+    their names, as `**{"spark.driver.memory": "4g"}`; a warning names those that a running Spark cannot change. Spark's
+    log is not printed unless the environment variable SEMEL_SPARK_LOG is `warn` or `info`. A task is tried up to 4
+    times, also on one machine.
 
     >>> from semel.spark import session
     >>> spark = session("orders", cores=2)  # doctest: +SKIP
@@ -108,14 +108,14 @@ def session(
 
 
 def query_settings(shuffle_partitions: int | None = None) -> dict[str, str]:
-    """For the `conf` of `session`, if Semel is to run a query in it: what exactly once depends on, and a limit for its
-    stop. `shuffle_partitions`: as wide as tasks run at once, unless named."""
+    """Settings to pass to `session` as `conf` if Semel runs a query in it: those that exactly once depends on, and a
+    time limit for stopping the query. `shuffle_partitions`: by default the number that `session` sets."""
     width = {} if shuffle_partitions is None else {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
     return _REQUIRED | width | {"spark.sql.streaming.stopTimeout": "30s"}
 
 
 def _beside_others(cores: int | None, chosen: dict[str, str]) -> SparkSession:
-    """A new session of the Spark that runs: what others have set in theirs stays as it is."""
+    """A new session of the running Spark. Its other sessions keep their settings."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 
@@ -130,7 +130,7 @@ def _beside_others(cores: int | None, chosen: dict[str, str]) -> SparkSession:
             if key.startswith("spark.sql."):
                 spark.conf.set(key, value)
                 continue
-        except AnalysisException:  # a setting of the whole Spark
+        except AnalysisException:  # a setting that applies to all sessions
             pass
         if context.getConf().get(key) != value:
             fixed.append(key)
@@ -156,7 +156,7 @@ def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> Spark
         java.use()
         settings["spark.driver.extraJavaOptions"] = _java_options(options)
     _choose_python(settings.get("spark.master", ""))
-    pandas = threading.Thread(target=_import_quietly, daemon=True)  # about as long as Java takes
+    pandas = threading.Thread(target=_import_quietly, daemon=True)  # takes about as long as starting Java
     pandas.start()
     java_gateway.Popen = _JavaProcess  # type: ignore[attr-defined]
     _silence_py4j()
@@ -166,7 +166,7 @@ def _started(name: str, placed: dict[str, str], chosen: dict[str, str]) -> Spark
         where = settings.get("spark.master", "the master of spark-submit")
         raise SparkError(f"Spark does not start on {where}: {_reason(error)}") from error
     except KeyboardInterrupt:
-        if SparkContext._gateway is None:  # PySpark was still waiting for Java, and has forgotten it
+        if SparkContext._gateway is None:  # PySpark was still waiting for Java, and keeps no reference to it
             end_java()
         raise
     pandas.join()
@@ -192,7 +192,7 @@ class _JavaProcess(Popen[Any]):
 
 @contextmanager
 def _interrupts_postponed() -> Iterator[None]:
-    """Ctrl-C comes after the block: Python drops a KeyboardInterrupt that is raised while it forks."""
+    """Delays Ctrl-C until after the block: Python drops a KeyboardInterrupt that is raised while it forks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -207,7 +207,7 @@ def _interrupts_postponed() -> Iterator[None]:
 
 
 def abandon_start(thread: threading.Thread) -> None:
-    """End the Java that a thread is starting; if it has not got there yet, it will not start one."""
+    """End the Java that a thread is starting. If the thread has not started it yet, it never will."""
     with _JavaProcess.lock:
         _JavaProcess.abandoned.add(thread)
     end_java()
@@ -223,7 +223,7 @@ def end_java() -> None:
         return
     process.terminate()
     try:
-        process.wait(JAVA_STOP_SECONDS)  # it removes its temporary folders
+        process.wait(JAVA_STOP_SECONDS)  # meanwhile it removes its temporary folders
     except TimeoutExpired:
         process.kill()
         process.wait()
@@ -232,14 +232,14 @@ def end_java() -> None:
 
 
 def _silence_py4j() -> None:
-    """Leave out the stack traces that py4j logs, some to the root logger: it raises each of those errors, too."""
+    """Suppress the stack traces that py4j logs, some to the root logger: it also raises each of these errors."""
     logging.getLogger().addFilter(_is_not_py4j)
     if (logger := logging.getLogger("py4j")).level == logging.NOTSET:  # else somebody wants to see them
         logger.setLevel(logging.CRITICAL)
 
 
 def _silence_accumulators(spark: SparkSession) -> None:
-    """Leave out the stack trace that PySpark's server for accumulators prints when Java ends before it."""
+    """Suppress the stack trace that PySpark's accumulator server prints when Java ends first."""
     if (server := getattr(spark.sparkContext, "_accumulatorServer", None)) is not None:
         server.handle_error = lambda *_: None
 
@@ -249,7 +249,7 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 
 def check_pyspark() -> None:
-    # Spark's mapInArrow asks for pandas, if only for its version
+    # Spark's mapInArrow imports pandas, if only to check its version
     require("Spark", "pyspark", "pyarrow", "pandas", extra="spark")
     import pyspark
 
@@ -262,7 +262,7 @@ def check_pyspark() -> None:
 
 
 def _placed(master: str | None, cores: int | None) -> dict[str, str]:
-    """Where a Spark that is started runs, and what follows from that."""
+    """Where a new Spark runs, and the settings that follow from that."""
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         return {}
     if master is not None and master.startswith(CLUSTERS):
@@ -306,7 +306,7 @@ def _heap_mb() -> int:
 
 
 def _java_options(chosen: str) -> str:
-    """The user's Java options, ours before them; a log configuration of the user's own is left alone."""
+    """Our Java options, then the user's. If the user has a log configuration, ours is left out."""
     folder = os.environ.get("SPARK_CONF_DIR")
     has_own_log = "log4j" in chosen or (folder and Path(folder, LOG_SETTINGS.name).exists())
     quiet = [] if has_own_log else [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
@@ -314,7 +314,7 @@ def _java_options(chosen: str) -> str:
 
 
 def _choose_python(master: str) -> None:
-    """Workers must run the Python that this is; on a cluster it may live elsewhere, and then the user has said so."""
+    """Workers must run this Python. On a cluster it may be at another path, which the user sets in PYSPARK_PYTHON."""
     if master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
@@ -322,7 +322,7 @@ def _choose_python(master: str) -> None:
 
 
 def _import_quietly() -> None:
-    """Have Spark look at pandas now: it warns of pandas 3 where it finds one, on behalf of what Semel does not use."""
+    """Make PySpark check pandas now, and ignore its warning about pandas 3: Semel does not use that part of PySpark."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pyspark.testing.utils  # noqa: F401

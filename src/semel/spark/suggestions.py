@@ -1,4 +1,4 @@
-"""What was probably meant by a name that does not exist."""
+"""Suggests what was probably meant by a name that does not exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """The end of an error: the nearest known name, or else `otherwise`, which is all known names unless given."""
+    """The end of an error text: the nearest known name, else `otherwise`, by default a list of all known names."""
     from difflib import get_close_matches  # Spark's workers start often, and seldom need it
 
     by_lower = {known_name.lower(): known_name for known_name in known}

@@ -1,6 +1,6 @@
 """What client and broker must agree on (limits, checksums, errors, shapes), and the SQS client.
 
-The client's names are loaded when they are first asked for: the broker needs none of them."""
+The client's names are loaded on first use, because the broker needs none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors that SQS answers with: the shape that SDKs build a class from, its older query code, its HTTP status."""
+"""The errors that SQS returns, each with the shape that SDKs build a class from, its Query code and its HTTP status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semel.errors import PermissionDenied, SemelError, Unavailable
 
 
 class Kind(NamedTuple):
-    """How one error travels: `shape` in JSON's `__type`, `code` in XML and in `x-amzn-query-error`."""
+    """How one error is sent: `shape` in JSON's `__type`, `code` in XML and in `x-amzn-query-error`."""
 
     shape: str
     code: str
@@ -37,7 +37,7 @@ RESOURCE_NOT_FOUND: Final = Kind("ResourceNotFoundException", "ResourceNotFoundE
 INVALID_ATTRIBUTE_NAME: Final = Kind("InvalidAttributeName", "InvalidAttributeName")
 INVALID_ATTRIBUTE_VALUE: Final = Kind("InvalidAttributeValue", "InvalidAttributeValue")
 INVALID_MESSAGE_CONTENTS: Final = Kind("InvalidMessageContents", "InvalidMessageContents")
-# Not in the service model, but what the service sends.
+# Not in the service model, but sent by the service.
 INVALID_PARAMETER_VALUE: Final = Kind("InvalidParameterValueException", "InvalidParameterValue")
 MISSING_PARAMETER: Final = Kind("MissingRequiredParameterException", "MissingParameter")
 INVALID_ACTION: Final = Kind("InvalidAction", "InvalidAction")
@@ -56,7 +56,7 @@ SIGNATURE_DOES_NOT_MATCH: Final = Kind("InvalidSignatureException", "SignatureDo
 
 class ServiceError(SemelError):
     """An error answer of SQS inside the broker. `kind` says how it is sent, `message` is the text that clients match
-    on. Catch `SqsError` instead: a client raises no other."""
+    on. Catch `SqsError` instead: clients raise only that."""
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ def no_such_queue() -> ServiceError:
     return ServiceError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
 
 
-# The client's side: what a call to SQS can end with. `semel.sqs.client.error_parser` decides, and writes the text.
+# The client's errors. `semel.sqs.client.error_parser` chooses the class and writes the text.
 
 
 class SqsError(SemelError):
@@ -119,7 +119,7 @@ class NoCredentials(BadConfiguration, PermissionDenied):
 
 
 class BadRequest(SqsError):
-    """SQS, or the client for it, refuses the request. Change the request: the same one fails again."""
+    """SQS, or the client itself, refuses the request. Change the request: the same one fails again."""
 
 
 class QueueNotFound(BadRequest):
@@ -128,7 +128,7 @@ class QueueNotFound(BadRequest):
 
 
 class QueueExists(BadRequest):
-    """CreateQueue: a queue with this name has other attributes. Use its attributes, or another name."""
+    """CreateQueue found a queue with this name and other attributes. Use its attributes, or another name."""
 
 
 class ReceiptInvalid(BadRequest):
@@ -171,8 +171,8 @@ class ServerFailed(SqsError, Unavailable):
 
 
 class Unreachable(SqsError, Unavailable):
-    """No connection to the endpoint, or it was closed or stayed silent. The call may have been carried out. Check the
-    endpoint and the network, then try again."""
+    """The endpoint cannot be reached, closed the connection, or did not answer. The call may have been carried out.
+    Check the endpoint and the network, then try again."""
 
     retryable = True
 

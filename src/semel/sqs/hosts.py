@@ -1,11 +1,11 @@
 """Which hosts are this machine, and which requests a web page made a browser send.
 
-A server on this machine trusts whoever can reach it. A browser on the same machine can, and it sends what any page
-tells it to. Two checks keep foreign pages out of the broker, the workers' control endpoint and the dashboard:
-1. The site: browsers say which site a request comes from, in Sec-Fetch-Site over HTTPS and to this machine, else in
-   Origin or Referer. It must be the server's own.
-2. The Host: it must be a name that nobody can register. A page whose name was pointed here afterwards (DNS rebinding)
-   is the server's own site for a browser.
+A server on this machine trusts every client on it. A browser is one of them, and it sends requests for any page that
+the user opens. Two checks keep foreign pages out of the broker, the workers' control endpoint and the dashboard:
+1. The site: browsers name the site that a request comes from, in Sec-Fetch-Site if the request goes over HTTPS or to
+   this machine, otherwise in Origin or Referer. It must be the server's own.
+2. The Host header must be a name that nobody can register. Otherwise a page could point its own name at this machine
+   (DNS rebinding), and the browser would treat this server as the page's own site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRIVATE: Final = ("localhost", "local", "internal", "test")
 
 
 def is_loopback(host: str) -> bool:
-    """127.0.0.0/8, ::1, localhost and names that end in .localhost. No name is resolved."""
+    """Whether it is in 127.0.0.0/8, or is ::1, localhost or a name that ends in .localhost. Names are not resolved."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -38,7 +38,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address, without brackets, and not a name."""
+    """Whether `host` is an IP address (without brackets) and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -47,8 +47,8 @@ def is_address(host: str) -> bool:
 
 
 def can_be_rebound(host: str, allowed: Collection[str] = ()) -> bool:
-    """Whether the Host header has a name that somebody could register and point here. Names without a dot cannot be
-    registered, nor those below some top-level names; `allowed` are others that are known to be the server's own."""
+    """Whether the Host header has a name that somebody could register and point here. Names without a dot, and
+    names below some top-level domains, cannot be registered. `allowed` are other names of this server."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
     except ValueError:
@@ -60,13 +60,13 @@ def can_be_rebound(host: str, allowed: Collection[str] = ()) -> bool:
 
 
 def is_from_page(header: Headers) -> bool:
-    """Whether a page of any site sent this, as far as browsers say so: for servers that have no pages themselves."""
+    """Whether a web page sent this, as far as the browser's headers tell. For servers without pages of their own."""
     return header("origin") is not None or header("sec-fetch-site") not in (None, "none")
 
 
 def other_site(header: Headers, own: Collection[str] = ()) -> str | None:
-    """The site whose page sent this, if it is known and is not the server's own. `own`: names by which browsers know
-    the server, other than its Host, because a proxy is in between."""
+    """The site whose page sent this, if it is known and is not the server's own. `own`: other names than the
+    Host by which browsers know the server, if there is a proxy in between."""
     site = header("sec-fetch-site")
     if site is not None and site not in _OWN:
         return header("origin") or header("referer") or "another site"
@@ -77,8 +77,8 @@ def other_site(header: Headers, own: Collection[str] = ()) -> str | None:
 
 
 def is_link(header: Headers) -> bool:
-    """Whether a browser opens a page of its own for this, as it does for a link: no frame, no image, no script and
-    nothing that is fetched in advance. The answer is shown to the user, and the page with the link cannot read it."""
+    """Whether a browser opens this as a page of its own, as it does for a link: it is not a frame, an image, a script
+    or a prefetch. The browser shows the answer to the user, and the page with the link cannot read it."""
     return (
         header("sec-fetch-mode") == "navigate"
         and header("sec-fetch-dest") == "document"
@@ -87,8 +87,9 @@ def is_link(header: Headers) -> bool:
 
 
 def is_browser_without_a_site(header: Headers) -> bool:
-    """Whether a browser may have sent this and did not say from where. All browsers call themselves Mozilla, and so do
-    some clients, such as Celery's; those sign their requests, which a page can make no browser do unasked."""
+    """Whether a browser may have sent this without naming a site. All browsers call themselves Mozilla, and so do some
+    clients, such as Celery's. Those clients sign their requests, which a page of another site cannot make a browser do
+    without a CORS preflight."""
     if not (header("user-agent") or "").startswith("Mozilla/"):
         return False
     if (header("authorization") or "").startswith("AWS4-HMAC-SHA256 "):

@@ -1,4 +1,4 @@
-"""The numbers of SQS, each in one place. Times are in seconds unless the name says otherwise."""
+"""The limits of SQS, each defined once. Times are in seconds unless the name says otherwise."""
 
 import re
 from decimal import Decimal
@@ -34,7 +34,7 @@ BATCH_ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 # Group, deduplication and receive-attempt ids: alphanumeric and ASCII punctuation, no space.
 TOKEN: Final = re.compile(r"[!-~]{1,128}\Z")
-# Letters and digits of any script: the service takes more than its documentation says.
+# Letters and digits of any script: the service accepts more than its documentation says.
 ATTRIBUTE_NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)(?!(?i:aws|amazon)\.)[\w.-]{1,256}(?<!\.)\Z")
 ATTRIBUTE_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?\Z")
 # What SQS refuses in a body: everything that XML 1.0 cannot carry.
@@ -43,7 +43,7 @@ NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?\Z")
 
 
 def is_number(text: str) -> bool:
-    """Whether it can be the value of a Number attribute: up to 38 digits, 10^-128 to 10^126."""
+    """Whether `text` can be the value of a Number attribute: up to 38 digits, 10^-128 to 10^126."""
     if not NUMBER.match(text.strip()):
         return False
     number = Decimal(text.strip())

@@ -1,7 +1,7 @@
-"""SQS's operations and shapes, compiled from the service model that botocore carries.
+"""SQS's operations and shapes, compiled from the service model that comes with botocore.
 
-Nothing about a shape is written by hand here: members, required members and types all come from that file, which is
-read as data, so that importing this costs milliseconds and not the whole of botocore.
+Members, required members and types all come from that file; no shape is written by hand. The file is read as data,
+because that takes milliseconds, and importing botocore takes much longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Check = Callable[[Any, str], Any]
 
 @dataclass(eq=False)
 class Shape:
-    """One shape. `check` is set once all shapes are known, as some of them contain themselves."""
+    """One shape. `check` is set after the members, because some shapes contain themselves."""
 
     name: str
     type: str
@@ -81,7 +81,7 @@ def _model_file() -> bytes:
 
 
 class _Shapes:
-    """Builds shapes on first use; a shape that is being built is already findable, so cycles end."""
+    """Builds shapes on first use. A shape can be looked up while it is being built, so recursive shapes work."""
 
     def __init__(self, specs: dict[str, Any]) -> None:
         self._specs = specs
@@ -137,7 +137,7 @@ def _scalar(kind: type, wanted: str) -> Check:
 
 
 def _blob(value: Any, path: str) -> str:
-    """Binary travels as base64 in both protocols and is kept so; this only makes sure that it is base64."""
+    """Binary values are base64 in both protocols and are stored that way. This only checks that the value is base64."""
     if type(value) is not str:
         raise _mistyped(value, "Blob", path)
     try:
@@ -148,7 +148,7 @@ def _blob(value: Any, path: str) -> str:
 
 
 class _Unknown:
-    """The type of no value."""
+    """A type that no value has."""
 
 
 _PLAIN_TYPES: Final[dict[str, type]] = {"string": str, "integer": int, "boolean": bool}
@@ -156,7 +156,7 @@ _PLAIN_TYPES: Final[dict[str, type]] = {"string": str, "integer": int, "boolean"
 
 def _structure(shape: Shape) -> Check:
     members, required = shape.members, shape.required
-    # Most members are plain and right; a look at the type saves them a call.
+    # Most values are plain and valid; comparing their type saves a call.
     plain = {name: _PLAIN_TYPES.get(member.type) for name, member in members.items()}
 
     def check(value: Any, path: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _list(shape: Shape) -> Check:
 def _map(shape: Shape) -> Check:
     member = shape.member
     assert member is not None
-    # A tag without a value has the empty one; null is refused there, where it is left out elsewhere.
+    # A tag without a value has an empty string, so null is refused there. In other maps, null entries are dropped.
     takes_null = shape.name != "TagMap"
 
     def check(value: Any, path: str) -> dict[str, Any]:
@@ -205,13 +205,13 @@ def _map(shape: Shape) -> Check:
     return check
 
 
-# The older Query protocol: the current model no longer carries its names, but they follow from it.
+# The older Query protocol: the current model no longer lists its names, but they can be derived from it.
 
 _QUERY_EXCEPTIONS: Final = {"Actions": "ActionName", "Messages": "Message", "queueUrls": "QueueUrl", "tags": "Tag"}
 
 
 def query_name(member: str, shape: Shape) -> str:
-    """What a list or map member is called in the Query protocol, where it is written as NAME.1, NAME.2, …"""
+    """The name of a list or map member in the Query protocol, which writes it as NAME.1, NAME.2, …"""
     if member in _QUERY_EXCEPTIONS:
         return _QUERY_EXCEPTIONS[member]
     if shape.type == "list" and shape.member is not None and shape.member.type == "structure":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from semel.telemetry.attempt_log import AttemptLog as AttemptLog
     from semel.telemetry.attempt_log import Step as Step
 
-# Each name is loaded when it is first asked for: other modules of this package are used without them.
+# Each name is loaded on first use, because other modules of this package are used without them.
 _WHERE: Final = {
     "Attempt": "semel.telemetry.attempt_log",
     "AttemptLog": "semel.telemetry.attempt_log",

@@ -1,6 +1,6 @@
-"""Who may watch and control a worker: this machine, or whoever has the token. Never a web page.
+"""Who may watch and control a worker: clients on this machine or, if there is a token, whoever has it. No web page may.
 
-A browser on this machine is also "this machine", so what a page could send is refused: `semel.sqs.hosts` says what.
+A browser is also a client on this machine, so requests that a page could send are refused (see `semel.sqs.hosts`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Refusal:
 
 
 def refusal(address: str, header: Headers, token: str | None) -> Refusal | None:
-    """Why a request from `address` is not answered; None if it is."""
+    """Why a request from `address` is refused; None if it is allowed."""
     if is_from_page(header):
         return Refusal(HTTPStatus.FORBIDDEN, "web pages may not control a worker: use semel workers or the dashboard")
     if token:

@@ -43,7 +43,7 @@ def add(folder: Path, text: str, who: str, at: float) -> Annotation:
 
 
 def since(folder: Path, at: float = 0.0) -> list[Annotation]:
-    """The oldest first."""
+    """The annotations since `at`, the oldest first."""
     annotations: list[Annotation] = []
     try:
         for line in _log(folder).newest_first():

@@ -14,7 +14,7 @@ from semel.telemetry.health_server import Health, HealthServer
 from semel.telemetry.worker_client import TOKEN_VARIABLE
 from semel.telemetry.worker_control import Controlled, Identity
 
-# These lines belong to the worker whose endpoint this is.
+# Logged as the worker whose endpoint this is.
 _log: Final = logging.getLogger("semel.consumer")
 
 
@@ -48,5 +48,5 @@ def serve(
         entry = registry.register(identity, server.url, queues, processes=processes, needs_token=token is not None)
         stack.callback(registry.unregister, entry)
     except SemelError as error:
-        _log.info("%s", error)  # it works all the same
+        _log.info("%s", error)  # the endpoint works without it
     return server

@@ -1,6 +1,6 @@
-"""The metrics page in Prometheus' text format, and the pages of several processes as one.
+"""The metrics page in Prometheus' text format, and the pages of several processes merged into one.
 
-Import this where a page is made, not before: prometheus_client takes longer to load than the rest of telemetry.
+Import this only where a page is made: prometheus_client takes longer to load than the rest of telemetry.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def histogram(name: str, about: str, samples: Iterable[tuple[Labels, Histogram]]
     return family
 
 
-# Counters and histograms of several processes add up, and never go down: a process that ended takes its gauges with it,
-# but what it counted stays. Keep `without_gauges` of its last families and merge that in, too; else Prometheus would
-# take the fall for a restart, and count everything once more.
+# Counters and histograms of several processes are summed, and must never go down. When a process ends, its gauges go
+# with it, but its counts stay: keep `without_gauges` of its last families and merge them in as well. Otherwise
+# Prometheus would take the drop for a restart, and count everything again.
 
 
 def merged(processes: Iterable[Iterable[Metric]]) -> list[Metric]:
@@ -76,7 +76,7 @@ def merged(processes: Iterable[Iterable[Metric]]) -> list[Metric]:
 
 
 def without_gauges(families: Iterable[Metric]) -> list[Metric]:
-    """What stays true of a process after its end."""
+    """The families that still count after a process has ended."""
     return [family for family in families if family.type != "gauge"]
 
 

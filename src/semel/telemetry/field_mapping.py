@@ -1,4 +1,4 @@
-"""Options that say where values are in the lines of somebody's log: `name=value` pairs, and paths as in jq.
+"""Options that say where values are in the lines of a foreign log: `name=value` pairs, and paths as in jq.
 
     id=.msg.messageId,time=.ts,event=.event,queue=orders
 
@@ -24,12 +24,12 @@ class MappingError(InvalidRequest):
 
 
 def plain(word: str) -> str:
-    """A word as it is looked up: case and punctuation do not matter."""
+    """A word in the form in which it is looked up: case and punctuation do not matter."""
     return re.sub("[^a-z0-9]+", "_", word.lower()).strip("_")
 
 
 def value_at(record: Any, path: Path) -> Any:
-    """What is at the path; None if nothing is."""
+    """The value at the path; None if there is none."""
     for part in path:
         try:
             record = record[part]
@@ -89,7 +89,7 @@ def parse_path(name: str, text: str) -> Path:
 
 
 def path_or_constant(name: str, value: str, *, constant: bool) -> Path | str:
-    """Where a field is; or, where a `constant` may be given as it is, that."""
+    """The path of a field or, if a `constant` is allowed instead, that text."""
     if value.startswith((".", "$", "[")):
         return parse_path(name, value)
     if constant and (text := unquoted(name, value)):
@@ -98,7 +98,7 @@ def path_or_constant(name: str, value: str, *, constant: bool) -> Path | str:
 
 
 def parse_words(text: str, meanings: Mapping[str, T], names: Collection[str], kind: str) -> dict[str, T]:
-    """What each word of `--events` means; `names` are offered if one is not known."""
+    """What each word of `--events` means. An unknown name is refused, with a list of `names`."""
     chosen: dict[str, T] = {}
     for name, value in pairs("--events", text):
         if name not in meanings:
@@ -114,7 +114,7 @@ def parse_words(text: str, meanings: Mapping[str, T], names: Collection[str], ki
 
 
 def written(path: Path) -> str:
-    """A path in jq's way."""
+    """A path as jq writes it."""
     parts = (f"[{part}]" if isinstance(part, int) else _written(part) for part in path)
     text = "".join(parts)
     return text if text.startswith(".") else f".{text}"

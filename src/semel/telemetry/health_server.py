@@ -1,7 +1,7 @@
 """A worker's health over HTTP for probes, its metrics for Prometheus, and its control for operators.
 
-The rules: 200 is healthy, 503 is not; a request costs little, and an answer shows no body of a message. Only /control
-changes anything; it, and /workers, which shows keys, answer only those whom `access` lets in.
+The rules: status 200 means healthy, 503 means unhealthy. Requests are cheap, and no answer contains a message body.
+Only /control changes anything. /control, and /workers, which shows keys, answer only clients that `access` allows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from semel.telemetry.worker_control import Command, Controlled, Refused
 
 log = logging.getLogger("semel.telemetry")
 
-MAX_REQUESTS: Final = 32  # at a time; more are turned away, unless one of them has not arrived yet and makes room
+MAX_REQUESTS: Final = 32  # at a time; for one more, the oldest that is still arriving is cut off, or it is refused
 REQUEST_SECONDS: Final = 10.0  # for a client to send its whole request, and as long to read the whole answer
 ROOM_SECONDS: Final = 1.0  # for a client that was cut off to be gone
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +42,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`live`: need not be restarted. `ready`: receives messages, or would if it were not paused. `details`: why not."""
+    """`live`: needs no restart. `ready`: receives messages, or would if it were not paused. `details`: why not."""
 
     live: bool
     ready: bool
@@ -50,7 +50,7 @@ class Health:
 
 
 class HealthServer:
-    """Serves until `close`. Without `control` it can be watched, not controlled."""
+    """Serves until `close`. Without `control` the worker can be watched, but not controlled."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class HealthServer:
         self.close()
 
     def _serve(self) -> None:
-        # `serve_forever` would look every half second whether it is to end; this one sleeps until there is reason.
+        # `serve_forever` would wake up every half second to see whether to end; this loop sleeps until there is work.
         waiting = select.poll()
         waiting.register(self._wake, select.POLLIN)
         waiting.register(self._server.fileno(), select.POLLIN)
@@ -130,18 +130,18 @@ class _Server(ThreadingHTTPServer):
         self.address_family = family
         self.sources = sources
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
-        self._arriving: dict[socket.socket, None] = {}  # those whose request is not whole, the oldest first
+        self._arriving: dict[socket.socket, None] = {}  # whose request has not arrived completely, oldest first
         self._lock = threading.Lock()
         super().__init__(address, _Answer)
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks the name service, which may take long
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own makes a DNS lookup, which may take long
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
             return super().get_request()
         except OSError:
-            time.sleep(0.1)  # out of file descriptors, for one: no use to try again at once
+            time.sleep(0.1)  # out of file descriptors, for example: do not try again at once
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -182,7 +182,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Arriving(io.RawIOBase):
-    """What a client sends, until its time is over: a byte now and then does not prolong it."""
+    """What a client sends until its deadline, which a byte now and then does not extend."""
 
     def __init__(self, connection: socket.socket, ends: float) -> None:
         self._connection, self._ends = connection, ends
@@ -224,7 +224,7 @@ class _Answer(BaseHTTPRequestHandler):
     def _path(self) -> str:
         try:
             return urlsplit(self.path).path.rstrip("/")
-        except ValueError:  # a host with half a bracket
+        except ValueError:  # a host with an unpaired bracket
             return ""
 
     def do_POST(self) -> None:
@@ -235,7 +235,7 @@ class _Answer(BaseHTTPRequestHandler):
             self._controlled(lambda: control.do(self._command()))
 
     def _controlled(self, answer: Callable[[], dict[str, Any]]) -> None:
-        """The answer, or why there is none, for those who are allowed to ask."""
+        """Sends the answer, or why there is none, to clients that are allowed to ask."""
         if len(self.headers.get_all("host", ())) > 1:
             self._send_json(HTTPStatus.BAD_REQUEST, {"error": "more than one Host header"})
             return
@@ -308,4 +308,4 @@ class _Answer(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A probe every few seconds is not news."""
+        """Logs nothing: probes come every few seconds."""

@@ -1,7 +1,7 @@
 """Log lines that name their message: JSON for machines, text for people, both with queue, key, fence and attempt.
 
-The rule: no line is longer than it needs to be, and no line tells a secret. Bodies, receipts and credentials are
-masked, also inside the texts of errors.
+The rule: no line is longer than a limit, and no line contains a secret. Bodies, receipts and credentials are masked,
+also inside the texts of errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HIDDEN: Final = re.compile(
     re.IGNORECASE,
 )
 _MASK: Final = "***"
-# (what gives a secret away, what is left of it)
+# (pattern of a secret, what replaces it)
 _SECRETS: Final = (
     (re.compile(r"(\w://[^\s/:@]*:)\S+@"), rf"\1{_MASK}@"),  # user:password@ in an address
     (re.compile(r"(?i)\b(authorization[\"']?\s*[=:]|AWS4-HMAC-SHA256\b).*"), rf"\1 {_MASK}"),  # up to the line's end
@@ -62,7 +62,7 @@ def safe_text(text: str, limit: int, *, end: bool = False) -> str:
 
 
 class MessageLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose every line names the message; `extra` of a call is added to that, not put in its place."""
+    """A logger that names the message in every line; the `extra` of a call is added to that and does not replace it."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         own: Mapping[str, object] = self.extra or {}
@@ -85,15 +85,15 @@ def message_logger(
 
 
 class RateLimitedLog:
-    """Says the same thing once in `every` seconds at most, and how often it was left unsaid meanwhile. Thread-safe."""
+    """Logs the same line at most once in `every` seconds, and how often it was left out in between. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, monotonic: Callable[[], float], every: float = 5.0) -> None:
         self._logger, self._monotonic, self._every = logger, monotonic, every
-        self._said: dict[str, tuple[float, int]] = {}  # when it was said last, and how often it was left out since
+        self._said: dict[str, tuple[float, int]] = {}  # when it was last logged, and how often it was left out since
         self._lock = threading.Lock()
 
     def error(self, about: str, text: str, *args: object) -> None:
-        """`about`: what makes two lines the same. There are few of them: they are remembered."""
+        """Lines with the same `about` count as the same. Use few different ones, because all are kept in memory."""
         self._log(logging.ERROR, about, text, *args)
 
     def warning(self, about: str, text: str, *args: object) -> None:
@@ -114,7 +114,7 @@ class RateLimitedLog:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a line carries beside its text: the message's names first, then what the call gave as `extra`."""
+    """The fields of a line: first those that name the message, then the `extra` of the call."""
     extra = {name: value for name, value in vars(record).items() if name not in _OWN}
     names = {name: extra.pop(name) for name in MESSAGE_FIELDS if name in extra}
     fields = {name: value for name, value in names.items() if value not in (None, "")} | extra
@@ -157,7 +157,7 @@ def _whole(value: Any) -> Any:
 
 
 class TextFormatter(logging.Formatter):
-    """For a terminal: time, level, text, then name=value. What a sender wrote cannot pass for a line of its own."""
+    """For a terminal: time, level, text, then name=value. Text from a sender cannot look like a line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.msecs):03d}"
@@ -181,7 +181,7 @@ def _quoted(value: Any) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """The one that `configure` put up, so that a second call finds it."""
+    """The handler that `configure` installed, so that a second call finds it."""
 
 
 def configure(

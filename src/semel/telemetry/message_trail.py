@@ -1,7 +1,7 @@
 """Every attempt at one message, read from the attempt log without Spark and without an index.
 
-The newest files are read first, and a line is parsed only if it contains the id or key: the time is that of reading the
-bytes. Bytes and time are limited, and the result says whether it is complete. Lines that are not events are skipped.
+The newest files are read first, and a line is parsed only if it contains the id or key, so it takes as long as reading
+the bytes. Bytes and time are limited, and the result says if it is complete. Lines that are not events are skipped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TrailEvent:
 
 @dataclass(frozen=True, slots=True)
 class TrailResult:
-    """`events`: the oldest first. Not `complete`: there may be more; `reasons` say why."""
+    """`events` are in order, the oldest first. If it is not `complete`, there may be more; `reasons` say why."""
 
     events: tuple[TrailEvent, ...]
     complete: bool
@@ -203,11 +203,11 @@ def _age(path: Path) -> tuple[str, float]:
 def _local(text: str) -> Path:
     try:
         scheme, _, path, *_ = urlsplit(text)
-    except ValueError:  # a path with a bracket behind two slashes
+    except ValueError:  # a path with a bracket after two slashes
         scheme, path = "", text
     if scheme == "file":
         return Path(unquote(path))
-    if len(scheme) > 1:  # one letter is a drive
+    if len(scheme) > 1:  # a single letter is a drive of Windows
         raise TrailError(
             f"the trail of a message is read from local files only, not from {text}; use the doctor for a bucket"
         )
@@ -301,7 +301,7 @@ def _pyarrow(module: str) -> Any:
 
 
 def _event(fields: dict[str, Any]) -> TrailEvent:
-    """A value of another type than expected is left out."""
+    """The event of a line; values of an unexpected type are left out."""
     values: dict[str, Any] = {"at": 0.0, "step": ""}
     for name in _FIELDS:
         value = fields.get(name)

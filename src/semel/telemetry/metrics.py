@@ -1,7 +1,7 @@
 """What the consumer counts, by queue.
 
-The rules: counters only grow, and count each event once; adding is cheap enough for every message, which is why these
-are our own counters and not those of prometheus_client. docs/reference/metrics.md says what each name means.
+The rules: counters only grow, and count each event once. Adding is cheap enough to do for every message, which is why
+these are our own counters and not those of prometheus_client. docs/reference/metrics.md says what each name means.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNTERS: Final = {
     "claimed_elsewhere": "Returned to the queue because another worker had claimed the key.",
     "duplicates_deleted": "Duplicates: done when they arrived, and deleted without being run.",
     "conflicts": "Rejected because their key was recorded with another payload.",
-    "different_payloads": "Their key was recorded with another payload, and the key decided.",
+    "different_payloads": "Treated as the same message, although their key was recorded with another payload.",
     "completed": "Outcomes recorded: effects.",
     "fenced": "Outcomes refused because a newer claim exists; they had no effect on the ledger.",
     "retried": "Returned to the queue for another attempt after a failure.",
@@ -77,7 +77,7 @@ HISTOGRAMS: Final = {
     "record": ("seconds", SECONDS, "One record call (or commit) to the ledger."),
     "batch_fill": ("messages", MESSAGES, "Messages that one receive brought."),
 }
-# name: (how those of several processes become one, help)
+# name: (how the values of several processes are merged, help)
 GAUGES: Final[dict[str, tuple[Callable[[list[float]], float], str]]] = {
     "in_flight": (sum, "Messages received and not yet finished."),
     "free_slots": (sum, "Messages that could be received now."),
@@ -112,7 +112,7 @@ class Counter:
 
 
 class Histogram:
-    """How many values were at most each bound."""
+    """Counts how many values were at most each bound."""
 
     __slots__ = ("_counts", "_lock", "_sum", "bounds")
 
@@ -129,7 +129,7 @@ class Histogram:
             self._sum += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """As `observe` for each of them, with one lock for all."""
+        """Does `observe` for each of them, but takes the lock only once."""
         bounds = self.bounds
         places = [bisect_left(bounds, value) for value in values]
         total = sum(values)
@@ -193,7 +193,7 @@ class QueueMetrics:
             setattr(self, name, Histogram(bounds))
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """`read` is called, from another thread, each time that the page is made."""
+        """`read` is called from another thread each time the metrics page is made."""
         if name not in GAUGES:
             raise SemelError(f"unknown gauge {name!r}; the gauges are {', '.join(GAUGES)}")
         self.gauges[name] = read
@@ -214,7 +214,7 @@ class QueueMetrics:
 
 
 class Metrics:
-    """Those of one process. Thread-safe."""
+    """The metrics of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -232,7 +232,7 @@ class Metrics:
         return exposition.text(self.families())
 
     def families(self) -> list[Metric]:
-        """The same as values; they can be pickled, and merged with those of other processes."""
+        """The page as values, which can be pickled and merged with those of other processes."""
         from semel.telemetry import exposition
 
         with self._lock:
@@ -258,6 +258,6 @@ def _read(read: Callable[[], float] | None) -> float | None:
         return None
     try:
         return read()
-    except Exception:  # one broken figure must not take the page away
+    except Exception:  # one broken figure must not break the page
         log.debug("a metric cannot be read", exc_info=True)
         return None

@@ -45,13 +45,13 @@ class RotatingLog:
             if size + len(content) >= self._max_bytes:
                 try:
                     self._rotate(handle)
-                except OSError as error:  # the line is written; only the file grows on
+                except OSError as error:  # the line is written; the file just keeps growing
                     _log.warning("%s cannot be rotated: %s", self.path, error)
         finally:
             os.close(handle)
 
     def newest_first(self) -> Iterator[bytes]:
-        """All lines, the last one first, whatever the size of the files."""
+        """All lines, the newest first. Files of any size are read in blocks."""
         with ExitStack() as stack:
             files: dict[int, IO[bytes]] = {}  # by inode: a file that is rotated meanwhile is not read twice
             for path in (self.path, *map(self._rotated, range(1, self._keep + 1))):

@@ -1,7 +1,7 @@
-"""What an operator may ask of a running worker: what it works on, pause, resume, concurrency, stop.
+"""What an operator can ask of a running worker: to show its work, pause, resume, change its concurrency, or stop.
 
-Commands and answers as values; what carries them out is a `Controlled`. The rule: a command is checked
-before anything changes, and its answer says what was done.
+Commands and answers are values; a `Controlled` carries the commands out. The rule: a command is checked before anything
+changes, and its answer says what was done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Command:
 
     @classmethod
     def read(cls, content: object) -> Command:
-        """From JSON. Raises Refused for what is no command."""
+        """From JSON. Raises Refused if it is not a command."""
         if not isinstance(content, dict):
             raise Refused('a command is an object such as {"action": "pause", "queue": "orders"}')
         if unknown := sorted(map(str, content.keys() - {"action", "queue", "value"})):
@@ -102,7 +102,7 @@ class Controlled(Protocol):
 
 
 def page(identity: Identity, processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `GET /workers` answers: the processes of one worker as one."""
+    """The answer to `GET /workers`: all processes of one worker, merged."""
     return {
         "id": identity.id,
         "host": identity.host,
@@ -130,7 +130,7 @@ def done(command: Command, queues: Sequence[str], processes: Sequence[Mapping[st
 
 
 def _merged(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """In progress is the sum; concurrency is that of each process, as it was asked for."""
+    """`in_progress` is the sum of all processes; `concurrency` is that of each process, as it was set."""
     names = dict.fromkeys(name for queues in processes for name in queues)
     merged = {}
     for name in names:

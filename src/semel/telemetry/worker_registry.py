@@ -1,7 +1,7 @@
-"""Which workers run here: each one with a health endpoint has an entry in the state folder while it lives.
+"""The workers of this machine: each one with a health endpoint has an entry in the state folder while it runs.
 
-An entry is a file that appears whole and is removed at the worker's end. A worker that was killed leaves its entry
-behind: whoever reads the registry removes it. An entry says where the worker's endpoint is, and never a token.
+An entry is a file that is written atomically and removed when the worker ends. A killed worker leaves its entry; the
+next reader of the registry removes it. An entry has the address of the worker's endpoint, but never its token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+\.json")
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The entry of a worker. `born`: when its process started, which tells it from a later process with its number."""
+    """The entry of a worker. `born`: when its process started, to tell it from a later process with the same pid."""
 
     id: str
     url: str
@@ -86,7 +86,7 @@ def unregister(entry: Path) -> None:
 
 
 def workers(folder: Path | None = None) -> list[Registered]:
-    """Those that run, oldest first. Entries of processes of this machine that have ended are removed."""
+    """The workers that run, oldest first. Entries of processes of this machine that have ended are removed."""
     place = (folder or state_folder()) / FOLDER
     entries = []
     try:
@@ -132,12 +132,12 @@ def _runs(entry: Registered) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return False  # somebody else's process: ours has ended, and its number was used again
+        return False  # another user's process: ours has ended, and its pid was used again
     return not entry.born or born(entry.pid) == entry.born
 
 
 def born(pid: int) -> str:
-    """When a process started, by Linux's own count; "" elsewhere."""
+    """When a process started, in Linux's clock ticks since the boot; "" on other systems."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from semel.testing.driver import Driver as Driver
     from semel.testing.driver import driving as driving
 
-# pytest loads this package in every run that has Semel installed; the rest only where it is used.
+# pytest loads this package in every run where Semel is installed, so the rest is imported only when it is used.
 _WHERE: Final = {
     "CRASH_POINTS": "semel.testing.driver",
     "Driver": "semel.testing.driver",

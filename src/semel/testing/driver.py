@@ -1,4 +1,4 @@
-"""An app driven by hand in a test: against a broker in the process, by its clock, with crashes at named places."""
+"""Runs an app step by step in a test: against a broker in the same process, by its clock, with crashes on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from semel.telemetry.attempt_log import AttemptLog
 from semel.testing.ledgers import ledger_for
 from semel.user_exceptions import Killed
 
-# Where a worker can die, in the order in which a message passes, and which messages pass there.
+# The points at which a worker can die, in the order in which a message passes them, and which messages pass each.
 _PASSED_BY: Final = {
     "after_receive": "every message that is received",
     "after_claim": "every message that is received, duplicates too",
@@ -40,12 +40,12 @@ MOST_ROUNDS: Final = 10_000
 
 
 class Crash(Killed):
-    """The worker dies here, as by SIGKILL: nothing is given back, nothing is cleaned up."""
+    """The worker dies here, as if killed by SIGKILL: nothing is released or cleaned up."""
 
 
 class DrivenWorker:
-    """One worker whose stages are run by the caller, step by step: nothing happens that was not asked for, and a crash
-    is an exception that leaves everything just as a killed process would."""
+    """One worker whose stages the caller runs step by step. Nothing runs by itself, and a crash is an exception that
+    leaves everything as a killed process would."""
 
     def __init__(self, setups: Sequence[QueueSetup], ledger: Ledger, client: Client, tools: Tools) -> None:
         self.ledger = ledger
@@ -56,7 +56,7 @@ class DrivenWorker:
         self.consumers = [QueueConsumer(setup, on_received=self.heartbeat.watch) for setup in setups]
 
     def drain(self) -> None:
-        """Receive and work until no queue gives anything."""
+        """Receive and work until no queue returns a message."""
         for _ in range(MOST_ROUNDS):
             came = sum(self.receive(consumer) for consumer in self.consumers)
             for consumer in self.consumers:
@@ -66,14 +66,14 @@ class DrivenWorker:
                 break
 
     def receive(self, consumer: QueueConsumer) -> int:
-        """One receive, and the claim of what came; returns how many messages came."""
+        """Receive once and claim the messages; returns how many were received."""
         came = consumer.receiver.run_once()
         while consumer.claimer.run_once():
             pass
         return came
 
     def work(self, consumer: QueueConsumer) -> None:
-        """Handle every message that can start, and those that can after others have ended."""
+        """Handle every message that can start, including those that can start only after others have ended."""
         while True:
             if not consumer.worker.run_once():
                 self.finish(consumer)
@@ -81,14 +81,14 @@ class DrivenWorker:
                     return
 
     def finish(self, consumer: QueueConsumer) -> None:
-        """Dead-letter, record, release, delete and return, until there is nothing left to do. What the ledger could
-        not take is left for the next time: it may answer then."""
+        """Dead-letter, record, release, delete and return, until there is nothing left to do. Outcomes that
+        the ledger could not take are left for the next call, when it may answer again."""
         stages = (consumer.dead_letter_sender, consumer.recorder, consumer.acknowledger, consumer.returner)
         while sum(stage.run_once() for stage in stages):
             pass
 
     def beat(self) -> None:
-        """Do what the heartbeat has due by now."""
+        """Run everything that is due in the heartbeat."""
         while self.heartbeat.run_once():
             pass
 
@@ -97,7 +97,7 @@ class DrivenWorker:
 
 
 class Driver:
-    """One worker after the other: when one crashes, the next `drain` is done by a new one, which knows nothing.
+    """Runs one worker at a time. After a crash, the next `drain` uses a new worker that knows nothing of the old one.
 
     >>> from semel import App
     >>> from semel.testing import driving, running
@@ -137,16 +137,16 @@ class Driver:
         self._worker: DrivenWorker | None = None
 
     def crash_at(self, point: str | None) -> None:
-        """Where the worker is to die, once."""
+        """Let the worker die at this point, once. None: it does not die."""
         if point is not None and point not in CRASH_POINTS:
             raise SemelError(f"there is no crash point {point!r}; there are {', '.join(CRASH_POINTS)}")
         self._crash_at = point
 
     def check_crashed(self) -> None:
-        """Internal. A test whose crash never came has shown nothing."""
+        """Internal. Raises SemelError if the crash did not happen: such a test has shown nothing."""
         if self._crash_at is not None:
             raise SemelError(
-                f"no worker came to the crash point {self._crash_at!r}, which is passed by {_PASSED_BY[self._crash_at]}"
+                f"no worker reached the crash point {self._crash_at!r}, which is passed by {_PASSED_BY[self._crash_at]}"
             )
 
     def _crash(self, point: str) -> None:
@@ -159,7 +159,7 @@ class Driver:
         """Internal. The worker that is alive."""
         if self._worker is None:
             self.workers += 1
-            # No two workers may bear one name, nor those of two drivers: the ledger tells claims apart by it.
+            # Each worker's name is unique, also among several drivers: the ledger tells claims apart by it.
             name = f"worker-{self.workers}/{uuid.uuid4().hex}"
             now = self._now
             tools = Tools(monotonic=now, now=now, chance=self._chance, worker=name, crash=self._crash, log=self._log)
@@ -172,7 +172,7 @@ class Driver:
         return next(consumer for consumer in self.worker.consumers if consumer.name == queue)
 
     def drain(self) -> int:
-        """Work off what can be received now; returns how many messages were completed. A crash ends it, silently."""
+        """Process all messages that can be received now; returns how many were completed. A crash ends it silently."""
         worker = self.worker
         before = self._completed(worker)
         try:
@@ -185,7 +185,7 @@ class Driver:
         return sum(consumer.metrics.completed.count for consumer in worker.consumers)
 
     def kill(self) -> None:
-        """The worker dies now, with all messages that it has in progress."""
+        """Let the worker die now, with all messages that it has in progress."""
         self._worker = None
 
 
@@ -193,7 +193,7 @@ class Driver:
 def driving(
     app: App, broker: EmbeddedBroker, *, crash_at: str | None = None, ledger: Ledger | str | None = None, **options: Any
 ) -> Iterator[Driver]:
-    """Inside this block `app.drain()` works on `broker`'s queues, on the caller's thread, by `broker`'s clock.
+    """Inside this block, `app.drain()` processes `broker`'s queues on the calling thread, by `broker`'s clock.
 
     >>> from semel import App, Context
     >>> from semel.testing import driving, running
@@ -211,19 +211,20 @@ def driving(
     >>> shipped
     ['7']
 
-    `crash_at`: where the first worker dies, one of CRASH_POINTS. The block fails if no worker came there.
+    `crash_at`: the point at which the first worker dies, one of CRASH_POINTS. The block fails if no worker reaches it.
 
-    `ledger`, which always goes by the broker's clock: by default an empty SQLite ledger in memory. The app's own is
-    never opened, as a test must not write to production; so if a handler takes `tx` from another store than SQLite,
-    name one. An address, "postgresql://localhost/test", means an empty ledger there, under a name of its own (a
-    schema, a prefix, a table) which is removed with the block. A Ledger is used as it is, and stays open.
-    `driver.ledger.transaction()` is the way to create tables before the first `drain`, and to look into them after it.
+    `ledger`: by default, an empty SQLite ledger in memory. The app's own ledger is never opened, because a test must
+    not write to production. If a handler takes `tx` from a store other than SQLite, pass a ledger. An address such as
+    "postgresql://localhost/test" creates an empty ledger there under a unique name (a schema, a prefix or a table),
+    which is removed at the end of the block. A Ledger is used as it is and stays open. Every ledger uses the broker's
+    clock. Use `driver.ledger.transaction()` to create tables before the first `drain`, and to read them after it.
 
-    `options` are those of a handler, and count most; `chance`: what back-offs draw their jitter from.
+    `options` are handler options, which override those of the app. `chance`: the random numbers for the jitter of
+    back-offs.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(ledger_for(app, ledger, broker.clock.now))
-        # Retries wait by the real clock, which has nothing to do with this test.
+        # The client's retries would wait by the real clock, which this test does not use.
         client = Client(broker.url, "us-east-1", access_key="test", secret_key="test", sleep=lambda _seconds: None)
         stack.callback(client.close)
         driver = Driver(app, broker, client, opened, **options)

@@ -1,4 +1,4 @@
-"""The ledger of a test: it follows the broker's clock, and never is the app's own unless the test names it."""
+"""The ledger of a test. It uses the broker's clock, and is the app's own ledger only if the test passes that one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DYNAMODB: Final = "dynamodb://test?endpoint=http://localhost:8000&region=us-eas
 
 @contextmanager
 def ledger_for(app: App, chosen: Ledger | str | None, clock: Clock) -> Iterator[Ledger]:
-    """The ledger that `driving` uses: see there."""
+    """The ledger for `driving`; its docstring says which one is chosen."""
     if isinstance(chosen, Ledger):
         before, chosen.clock = chosen.clock, clock
         try:
@@ -33,7 +33,7 @@ def ledger_for(app: App, chosen: Ledger | str | None, clock: Clock) -> Iterator[
 
 
 def _check_default(app: App) -> None:
-    """SQLite stands in for any store, but not for the SQL of a handler, which is its own store's."""
+    """SQLite can replace any store, unless a handler writes SQL for the app's own store."""
     handler = next((handler.name for handler in app.handlers.values() if handler.transaction), None)
     configured = app.configured_ledger
     store = f"{configured.partition(':')[0]}://…" if isinstance(configured, str) else type(configured).__name__
@@ -47,7 +47,7 @@ def _check_default(app: App) -> None:
 
 @contextmanager
 def _new_ledger(url: str, clock: Clock) -> Iterator[Ledger]:
-    """An empty ledger in the store at `url`, under a name of its own, removed afterwards; a SQLite file stays."""
+    """An empty ledger in the store at `url`, under a unique name. It is removed afterwards, but a SQLite file stays."""
     name = f"semel_test_{uuid.uuid4().hex[:12]}"
     scheme = url.partition("://")[0]
     options: dict[str, Any] = {"clock": clock}
@@ -61,12 +61,12 @@ def _new_ledger(url: str, clock: Clock) -> Iterator[Ledger]:
         try:
             yield ledger
         finally:
-            with suppress(LedgerUnavailable):  # the test has taken the store away
+            with suppress(LedgerUnavailable):  # the test may have stopped the store
                 _remove(ledger, scheme, name)
 
 
 def _with_search_path(url: str, schema: str) -> str:
-    """Tables that a test creates are in its schema, and go with it; those of the database are found as well."""
+    """Tables that a test creates are in its schema and are dropped with it. The database's tables are visible too."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     query["options"] = f'{query.get("options", "")} -csearch_path={schema},"$user",public'.strip()

@@ -1,4 +1,4 @@
-"""pytest plugin: the fixture `sqs_broker` is a fresh SQS for each test, with a manual clock and faults at hand."""
+"""pytest plugin: the fixture `sqs_broker` gives each test a fresh SQS broker with a manual clock and faults."""
 
 from __future__ import annotations
 

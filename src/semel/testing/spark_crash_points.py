@@ -1,8 +1,8 @@
 """Kills a Spark driver at a named point in the life of a batch, from whichever process gets there first.
 
 SEMEL_SPARK_KILL="point=after-seal;group=4711;once=/path" sends SIGKILL to the process group 4711 when the point is
-first reached; the file at `once` is created then, and no process kills again. With "when=/path", only after that file
-exists. With "linger=7", the process that sent the signal stands still for seven seconds, if it lives.
+first reached, and creates the file at `once`, so that no process kills again. With "when=/path", it kills only after
+that file exists. With "linger=7", the process that sent the signal then sleeps for seven seconds, if it survives.
 
 The rule: the variable alone does nothing. A process must call `register`; a test's driver and its executors do so in a
 `sitecustomize` on their PYTHONPATH.

@@ -1,4 +1,4 @@
-"""Which kinds of events a history has, by queue, and so which rules can be applied there."""
+"""Which kinds of events a history has, by queue, and therefore which rules can be applied there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_SEND: Final = "no send events"
 
 
 class Completeness:
-    """`logged` are the kinds that the history is said to have; None: look."""
+    """`logged`: the kinds of events that the history is said to have; None: those that it does have."""
 
     def __init__(self, histories: Sequence[KeyHistory], logged: Iterable[EventKind] | None, delete_after: str) -> None:
         self._strict = delete_after == "record"
@@ -40,7 +40,7 @@ class Completeness:
         if logged is not None:
             known = frozenset(logged)
             self._queues = {queue: set(known) for queue in self._queues}
-        if "" in self._queues:  # an event that names no queue may be of any
+        if "" in self._queues:  # an event that names no queue may belong to any queue
             nowhere, everywhere = self._queues[""], set[EventKind]().union(*self._queues.values())
             self._queues = {queue: kinds | nowhere if queue else everywhere for queue, kinds in self._queues.items()}
         self._reasons = {

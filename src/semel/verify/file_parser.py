@@ -1,5 +1,5 @@
-"""Lines of one file as events. The first line says what the file is: a history, Semel's attempt log, or a log of
-somebody else's that a mapping explains."""
+"""Lines of one file as events. The first line shows what the file is: a history, Semel's attempt log, or another log,
+which a mapping explains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.verify.history import EventKind, HistoryEvent
 from semel.verify.mapping import HistoryMapping, UnreadableLine, attempt, is_attempt, own
 
 _EXAMINED: Final = 200  # lines at the beginning of a file whose fields are looked at
-_LATEST: Final = 1e12  # seconds; more are milliseconds or smaller
+_LATEST: Final = 1e12  # seconds; larger values are in milliseconds or smaller units
 _FIELDS: Final = HistoryEvent.__struct_fields__
 _DECODER: Final = msgspec.json.Decoder(HistoryEvent)
 _JSON: Final = msgspec.json.Decoder()
@@ -25,7 +25,7 @@ class HistoryError(SemelError):
 
 
 class FileParser:
-    """`parse` makes an event of a line, or of a row of Parquet; None if it says nothing here."""
+    """`parse` turns a line, or a row of Parquet, into an event, or into None if it does not matter here."""
 
     def __init__(
         self, path: str, kind: EventKind | None, mapping: HistoryMapping, mapped: bool, first: Mapping[str, Any]
@@ -34,7 +34,7 @@ class FileParser:
         self._own_mapping = HistoryMapping(own().paths, words=mapping.words)
         self._examined = 0
         self._odd: dict[str, str] = {}  # fields that may be misspelled, and what may be meant
-        self.missing: set[str] | None = None  # mapped fields that no line has; None: the file has fields of its own
+        self.missing: set[str] | None = None  # mapped fields that no line has; None: the mapping is not for this file
         event_at = mapping.paths.get("event") if mapped else None
         if is_attempt(first) and event_at != ("step",):
             self.parse = self._parse_attempt
@@ -56,7 +56,7 @@ class FileParser:
             )
 
     def notes(self) -> Iterator[str]:
-        """On fields that may be misspelled."""
+        """Notes on fields that may be misspelled."""
         for name, hint in self._odd.items():
             yield f"{self._path}: the field {name} is ignored{hint}"
 
@@ -77,7 +77,7 @@ class FileParser:
             try:
                 event = _DECODER.decode(content)
             except msgspec.ValidationError:
-                pass  # a time as a text, a word of --events
+                pass  # such as a time as a text, or a word of --events
             else:
                 if _is_plain(event):
                     return event
@@ -97,7 +97,7 @@ def _is_plain(event: HistoryEvent) -> bool:
 
 
 def _is_own(first: Mapping[str, Any], event_at: Path | None) -> bool:
-    """Whether a line is one of ours though a mapping is given, for the other files."""
+    """Whether a line is in Semel's own format, although a mapping is given (for other files)."""
     return first.get("kind") in tuple(EventKind) and event_at != ("kind",)
 
 

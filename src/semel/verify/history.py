@@ -19,19 +19,19 @@ class EventKind(enum.StrEnum):
     DELIVER = "deliver"  # a worker received it
     CLAIM = "claim"  # a worker got the right to work on its key; `fence` orders the claims
     EFFECT = "effect"  # what the message asks for was done: the charge, the row
-    RECORD = "record"  # its outcome is durable, or was found to be
+    RECORD = "record"  # its outcome was recorded durably, or was found recorded
     DELETE = "delete"  # it was deleted from its queue
     DEAD_LETTER = "dead_letter"  # it was moved to a dead-letter queue; `queue` is the one that it left
-    REFUSE = "refuse"  # it was refused, and somebody was told
-    PRESENT = "present"  # it stands in a queue at the end of the history
+    REFUSE = "refuse"  # it was refused, and somebody was notified
+    PRESENT = "present"  # it is in a queue at the end of the history
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One event. It names a message, a key, or both; all else may be unknown ("" or None).
 
-    A key is what an effect must happen once for. An event without a key belongs to the key that another event names
-    together with its message; if none does, the message is its own key. Keys of different queues are different keys;
-    an event without a queue belongs to the queue that the other events of its key name.
+    The effect must happen once for each key. An event without a key belongs to the key that another event names
+    together with its message; if none does, the message is its own key. The same key in two queues counts as two keys.
+    An event without a queue belongs to the queue that the other events of its key name.
 
     >>> from semel.verify import EventKind, HistoryEvent
     >>> event = HistoryEvent(EventKind.EFFECT, key="order-7", worker="a", fence=3)
@@ -45,7 +45,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     time: float | None = None  # seconds
     queue: str = ""
     group: str = ""  # the FIFO group, within which effects happen in the order of the sends
-    sequence: int | None = None  # its place in the order of the sends, if that is known
+    sequence: int | None = None  # its place in the order of the sends, if known
     worker: str = ""
     fence: int | None = None
     detail: str = ""
@@ -54,5 +54,5 @@ class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """What it is called in sentences."""
+        """The name that findings use: the key, or else the message."""
         return self.key or self.message

@@ -1,8 +1,8 @@
-"""The rules of `semel verify`: a history goes in, what is wrong with it comes out.
+"""The rules of `semel verify`: a history goes in, findings come out.
 
-One pass gathers what is known of each key; the rules are applied at the end, each in a function of its name. Time is
-that of the history: the order in which the events come. Nothing is reported that the history cannot show: where it has
-no events of a kind that a rule needs, the rule is not applied, and the verdict says so.
+One pass collects what is known of each key; at the end the rules are applied, each in a function of its name. "Before"
+and "after" refer to the order of the events. Only what the history can show is reported: if it lacks a kind of event
+that a rule needs, the rule is not applied, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def check(
     grace: float = 0.0,
     limit: int = 1_000,
 ) -> Verdict:
-    """What the events show, in the order in which they are given.
+    """Checks events, in the order in which they are given, and returns the verdict.
 
-    effects: with "at-least-once", several effects of a key are not findings but `repeats`.
+    effects: with "at-least-once", several effects of a key are `repeats` instead of findings.
     delete_after: with "record", an effect alone does not allow the delete.
-    logged: the kinds of events that the history would have if they had happened. None: those that it has, by queue. A
-    proof says `logged=EventKind`, so that an effect is missed even if there is not a single one.
-    grace: what was sent so many seconds before the end may still be on its way, and is not lost.
+    logged: the kinds of events that the system logs whenever they happen. None: the kinds that the history has, by
+    queue. With `logged=EventKind`, missing effects are found even if the history has not a single effect.
+    grace: messages sent less than this many seconds before the end may still be on their way, and are not lost.
     limit: how many findings of each kind are kept; all are counted.
 
     >>> from semel.verify import EventKind, HistoryEvent, check
@@ -110,11 +110,11 @@ class _Judge:
             self._findings[kind].append(_finding(kind, history, text, *evidence))
 
     def _lost(self, history: KeyHistory, first: KeyHistory) -> None:
-        """It was sent and is neither done nor anywhere else."""
+        """Messages that were sent, but are neither done nor in any queue."""
         queue = history.queue
         if self._logged.why_not(FindingKind.LOST, queue) or self._effect(history) is not None or history.present:
             return
-        # Where nothing was sent to, as to a dead-letter queue, it came from here.
+        # If nothing was sent to the other queue (it is a dead-letter queue), the message came from this one.
         for place in (history, *(other for other in first.everywhere() if not other.sends)):
             if place.present or _is_excused(history, place):
                 return
@@ -203,7 +203,7 @@ class _Judge:
         )
 
     def _effect(self, history: KeyHistory) -> HistoryEvent | None:
-        """Where no effects are logged, a record stands for them."""
+        """The effect of a key; where no effects are logged, its record."""
         return history.effect if self._logged.has(history.queue, EventKind.EFFECT) else history.record
 
     def _counts(self, events: int) -> Counts:

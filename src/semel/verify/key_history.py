@@ -1,7 +1,7 @@
-"""What a history says of one key, gathered event by event in a bounded space.
+"""What a history says about one key, collected event by event in bounded space.
 
-The rule: nothing is judged here. Positions are kept, and a few events as evidence; `check` compares them at the end, so
-that the log of a producer may come after the log of the workers.
+The rule: nothing is judged here. Positions are kept, and a few events as evidence. `check` compares them at the end, so
+a producer's log may come after the workers' logs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_EVIDENCE: Final = 9  # further effects, records and stale events of one key
 
 
 class KeyHistory:
-    """Of one key in one queue. What ends in `_at` is a position in the history, or NEVER."""
+    """The history of one key in one queue. Attributes that end in `_at` are positions in the history, or NEVER."""
 
     __slots__ = (
         "claims",
@@ -64,7 +64,7 @@ class KeyHistory:
         self.key, self.queue = key, queue
         self.strict = strict  # a delete needs a record; an effect is not enough
         self.unnamed = False  # an event of this key named no queue
-        self.others: dict[str, KeyHistory] | None = None  # the same key in other queues; of the first one only
+        self.others: dict[str, KeyHistory] | None = None  # the same key in other queues; only set on the first history
         self.message = ""
         self.more_messages: set[str] | None = None
         self.sends = self.deliveries = self.claims = self.effects = self.records = 0
@@ -80,7 +80,7 @@ class KeyHistory:
         self.send_at = self.last_send_at = self.effect_at = self.record_at = self.early_delete_at = NEVER
         self.left_at = self.excused_at = self.present_at = NEVER  # the first and the last dead letter or refusal
         self.repeats: tuple[HistoryEvent, ...] = ()  # effects beyond the first
-        self.recorded_again: tuple[HistoryEvent, ...] = ()  # records by another fence than the first
+        self.recorded_again: tuple[HistoryEvent, ...] = ()  # records with another fence than the first
         self.fence: int | None = None  # the highest
         self.holder: HistoryEvent | None = None  # the event that showed it
         self.stale: tuple[
@@ -154,7 +154,7 @@ class KeyHistory:
             self.record, self.record_at = event, at
         elif event.fence is not None and event.fence != self.record.fence:
             if self.record.fence is None:
-                self.record = event  # a record that was found comes after the one that was made, or is of a lost log
+                self.record = event  # the first was only found recorded: this is the record itself, logged elsewhere
             elif len(self.recorded_again) < MOST_EVIDENCE:
                 self.recorded_again += (event,)
 
@@ -184,7 +184,7 @@ class KeyHistory:
         self.present, self.present_at = event, at
 
     def absorb(self, other: KeyHistory) -> None:
-        """Make one history of two, of which it turns out that they are of one key."""
+        """Merge another history into this one, when both turn out to be of one key."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for message in other.messages():
@@ -288,8 +288,8 @@ class KeyIndex:
         return history
 
     def histories(self) -> list[KeyHistory]:
-        """The first history of each key; the others are beside it. A key that is in several queues and in events
-        without a queue cannot be told apart by queue: it is one."""
+        """The first history of each key; its `others` are those in other queues. If some events of a key name several
+        queues and others name none, they cannot be assigned to queues: all of them become one history."""
         for history in self._by_key.values():
             if history.others and history.unnamed:
                 for other in history.others.values():
@@ -320,7 +320,7 @@ class KeyIndex:
         return self._key_of.get(message, message)
 
     def _bind(self, message: str, key: str) -> None:
-        """From here on, the message is of this key; what was said of the message alone is, too."""
+        """From here on, the message belongs to this key, and so do earlier events that named only the message."""
         assert self._key_of is not None
         if self._key_of.setdefault(message, key) != key or message == key or message not in self._by_key:
             return

@@ -3,8 +3,8 @@
     --map id=.MessageId,key=.order.id,time=.ts,event=.what,queue=orders
     --events send=published,effect=charged|shipped
 
-Paths and words are spelled as for `semel doctor`. A value that is not there is unknown; one that is there and cannot be
-what it should be makes the line unreadable.
+Paths and words are written as for `semel doctor`. A missing value is unknown; a value that does not fit its field makes
+the line unreadable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from semel.verify.history import EventKind, HistoryEvent
 FIELDS: Final = ("id", "key", "event", "time", "queue", "group", "sequence", "worker", "fence", "detail")
 _OWN_NAMES: Final = {"id": "message", "event": "kind"}  # what HistoryEvent calls them
 _ALIASES: Final = {theirs: ours for ours, theirs in _OWN_NAMES.items()}
-_CONSTANTS: Final = ("event", "queue", "worker")  # these may be given as they are
+_CONSTANTS: Final = ("event", "queue", "worker")  # these may be constants instead of paths
 
 # Common words for each kind. Case and punctuation do not matter.
 _WORDS: Final = {
@@ -46,7 +46,7 @@ _WORDS: Final = {
     EventKind.PRESENT: "present remaining",
 }
 DEFAULT_WORDS: Final[Mapping[str, EventKind]] = {word: kind for kind, words in _WORDS.items() for word in words.split()}
-_EPOCHS: Final = (1e9, 1e6, 1e3)  # nano-, micro- and milliseconds of a second
+_EPOCHS: Final = (1e9, 1e6, 1e3)  # nano-, micro- and milliseconds per second
 _NOT_BEFORE_2001: Final = 1e9  # seconds
 _LATEST: Final = 1e12  # seconds
 
@@ -56,7 +56,7 @@ class UnreadableLine(ValueError):
 
 
 class OtherEvent(Exception):
-    """The line is an event of a kind that says nothing here; its word."""
+    """The line is an event of a kind that does not matter here; the text is its word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class HistoryMapping:
     words: Mapping[str, EventKind] = field(default_factory=lambda: DEFAULT_WORDS)
 
     def event(self, record: Mapping[str, Any], kind: EventKind | None) -> HistoryEvent:
-        """`kind`: what all lines of the file are, if that was said."""
+        """The event of a line. `kind`: the kind of all lines of the file, if it was given."""
         if kind is None:
             kind = self._kind(as_text(self._value(record, "event")))
         message, key = as_text(self._value(record, "id")), as_text(self._value(record, "key"))
@@ -100,12 +100,12 @@ class HistoryMapping:
 
 
 def own() -> HistoryMapping:
-    """Events as HistoryEvent has them."""
+    """The mapping of events whose fields are those of HistoryEvent."""
     return HistoryMapping({name: (_OWN_NAMES.get(name, name),) for name in FIELDS})
 
 
 def parse(fields: str | None, words: str | None = None) -> HistoryMapping:
-    """What the options say. MappingError names the option, what it does not understand, and what it would."""
+    """The mapping that the options describe. MappingError names the option, what is wrong, and what is possible."""
     kinds = {kind.value: kind for kind in EventKind}
     known = {**DEFAULT_WORDS, **parse_words(words or "", kinds, tuple(kinds), "event")}
     if fields is None:
@@ -124,14 +124,14 @@ def parse(fields: str | None, words: str | None = None) -> HistoryMapping:
         else:
             paths[name] = place
     if "id" not in paths and "key" not in paths:
-        raise MappingError("--map: id=.path or key=.path is missing: what says which message a line is about")
+        raise MappingError("--map: id=.path or key=.path is missing: one of them says which message a line is about")
     word = constants.get("event")
     if word is not None and word not in known and plain(word) not in known:
         raise MappingError(f"--map event={word}: no such event; there are {', '.join(EventKind)}")
     return HistoryMapping(paths, constants, known)
 
 
-# Semel's attempt log. It has no sends: what the outbox sent is not all that was sent.
+# Semel's attempt log. Its `sent` steps do not count as sends: they are those of the outbox only.
 _STEPS: Final = {
     Step.RECEIVED: EventKind.DELIVER,
     Step.CLAIMED: EventKind.CLAIM,
@@ -150,10 +150,10 @@ def is_attempt(record: Mapping[str, Any]) -> bool:
 
 
 def attempt(record: Mapping[str, Any]) -> HistoryEvent | None:
-    """An event of the attempt log; None for a step that says nothing here.
+    """An event of the attempt log; None for a step that does not matter here.
 
-    Events without a handler are a pipeline's. It deletes what is sealed in its segment log, which this log does not
-    show, and records a whole batch at once: its deletes and groups are left out."""
+    Events without a handler come from a pipeline. It deletes messages that are sealed in its segment log, which this
+    log does not show, and it records a whole batch at once. So its deletes and groups are left out."""
     step = record.get("step")
     if not isinstance(step, str) or step not in _KNOWN_STEPS:
         raise UnreadableLine("it is not an event of the attempt log, unlike the first line")
@@ -186,14 +186,14 @@ def attempt(record: Mapping[str, Any]) -> HistoryEvent | None:
 
 
 def queue_name(text: str) -> str:
-    """A queue's name, from its name, URL or ARN: one queue is called the same in all logs."""
+    """A queue's name, from its name, URL or ARN, so that it is the same in all logs."""
     if text.startswith(("http://", "https://")):
         return text.rstrip("/").rpartition("/")[2]
     return text.rpartition(":")[2] if text.startswith("arn:") else text
 
 
 def moment(value: Any) -> float | None:
-    """Seconds, of a number of seconds, milli-, micro- or nanoseconds, or of ISO 8601 (UTC if it does not say)."""
+    """Seconds, from a number of seconds, milli-, micro- or nanoseconds, or from ISO 8601 (UTC if it has no zone)."""
     if value is None or value == "":
         return None
     if isinstance(value, dt.datetime):

@@ -1,8 +1,8 @@
-"""The events of several files in one order: that of their times.
+"""The events of several files, in the order of their times.
 
-The rules: an event without a time follows the one before it in its file; without any times, files follow each other as
-they were given. A file whose lines are nearly in order is read as it goes along, and of many files only those are open
-that overlap. What is further out of order needs all events in memory: `sorted_events`.
+The rules: an event without a time follows the one before it in its file. Without any times, files follow each other in
+the order in which they were given. Files whose lines are nearly in order are streamed, and only files that overlap in
+time are open at once. If lines are further out of order, all events must be in memory: `sorted_events`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _time: Final = itemgetter(0)
 
 
 class OutOfOrder(Exception):
-    """An event is earlier than one that was given out already."""
+    """An event is earlier than one that was already yielded."""
 
 
 def in_order(sources: Sequence[Source]) -> Iterator[HistoryEvent]:
-    """All events by their times. OutOfOrder if they cannot be sorted on the way."""
+    """All events, in the order of their times. Raises OutOfOrder if they cannot be sorted while streaming."""
     latest = -math.inf
     for time, event in _in_window(_timed(sources[0]())) if len(sources) == 1 else _merged(sources):
         if time < latest:

@@ -1,10 +1,12 @@
 """Effects in the order of the sends, within each FIFO group.
 
 The rule: an effect must not come before a message ahead of it in its group has its effect, or has left the group as a
-dead letter or by a refusal. What has left the group is not held to the order any more: a redrive brings it back later,
-out of order by definition. Only the first effect of a key counts. What is lost is reported as lost, not as overtaken.
+dead letter or by a refusal. A message that has left the group need not keep the order any more: a redrive brings it
+back later, out of order by definition. Only the first effect of a key counts. A lost message is reported as lost, not
+as overtaken.
 
-Ahead is who has the lower sequence number, if all messages of the group have one, else whose first send is earlier.
+A message is ahead of another if its sequence number is lower, if all messages of the group have one; else if its first
+send is earlier.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class Overtaking:
 
 
 def overtakings(places: Sequence[Place]) -> Iterator[Overtaking]:
-    """Each message that came too early, once, with those ahead of it that it is the first to overtake."""
-    earliest: Place | None = None  # effect of those behind the current one
+    """Each message whose effect came too early, once. An overtaken message counts for one overtaker: the earliest."""
+    earliest: Place | None = None  # the one with the earliest effect of those behind the current one
     victims: dict[int, list[int]] = {}
     waiting: list[Place] = []  # of the same rank: they do not overtake each other
     for place in sorted(places, key=lambda place: place.rank, reverse=True):

@@ -1,7 +1,7 @@
 """Reads histories: JSON lines (also .gz, or standard input), Semel's attempt log, and Parquet; files and folders.
 
-The rules: what cannot be read is counted and shown with its file and line, and does not end the reading. A path that is
-not there, and a file that is plainly something else, do.
+The rules: lines that cannot be read are counted and shown with their file and line, and reading goes on. A path that
+does not exist, or a file that is plainly something else, is an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEP: Final = 10_000  # lines or rows between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """`kind`: what all of its lines are, if that was said. `once`: a pipe, which cannot be read again."""
+    """`kind`: the kind of all of its lines, if it was given. `once`: a pipe, which cannot be read again."""
 
     path: str
     kind: EventKind | None = None
@@ -98,12 +98,12 @@ def _walk(folder: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class FileReport:
-    """What is to be said of a file beside its events."""
+    """What to report about a file besides its events."""
 
     events: int = 0
     unreadable: int = 0
     broken: list[BrokenLine] = field(default_factory=list)  # the first ones
-    others: Counter[str] = field(default_factory=Counter)  # words of events that say nothing here
+    others: Counter[str] = field(default_factory=Counter)  # words of events that do not matter here
     missing: set[str] | None = None  # mapped fields that no line has; None: the mapping is not for this file
     notes: list[str] = field(default_factory=list)
 
@@ -114,9 +114,9 @@ class FileReport:
 
 
 class HistoryReader:
-    """Reads files as often as asked; `reports` has what is to be said of each, as of the last time. `mapped`: the
-    mapping says where fields are, not only what words mean. `on_progress` gets how many lines were read, and how many
-    percent of the bytes, if their number is known."""
+    """Reads files, each as often as asked; `reports` has the report on each, from the last time. `mapped`: the mapping
+    says where fields are, not only what words mean. `on_progress` gets the number of lines read, and the percentage of
+    bytes read if the total is known."""
 
     def __init__(
         self,
@@ -131,11 +131,11 @@ class HistoryReader:
         self._on_progress = on_progress
         self._total = sum(file.size for file in files)
         self._places: dict[str, tuple[int, int]] = {}  # how many lines and bytes of each file were read
-        self._texts: dict[str, str] = {}  # one string for all events that have it
-        self._kept: dict[str, list[HistoryEvent]] = {}  # what can be read only once
+        self._texts: dict[str, str] = {}  # one string for all events that have the same text
+        self._kept: dict[str, list[HistoryEvent]] = {}  # events of files that can be read only once
 
     def read(self, file: HistoryFile) -> Iterator[HistoryEvent]:
-        """Its events, as they are in the file."""
+        """The events of a file, in the file's order."""
         if not file.once:
             return self._read(file)
         if file.path not in self._kept:

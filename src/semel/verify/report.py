@@ -20,7 +20,7 @@ from semel.verify.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """What is to be verified; the fields are the options of `semel verify`. docs/reference/verify.md explains them."""
+    """What to verify; the fields are the options of `semel verify`. docs/reference/verify.md explains them."""
 
     paths: tuple[str, ...]
     fields: str | None = None  # --map
@@ -45,7 +45,7 @@ class HistoryReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all could be read and nothing was found."""
+        """Whether everything could be read and nothing was found."""
         return self.verdict.ok and not self.unreadable
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class HistoryReport:
 
 
 def verify(request: HistoryRequest, on_progress: Callable[[int, int | None], None] | None = None) -> HistoryReport:
-    """HistoryError if there is nothing to judge. `on_progress` is HistoryReader's."""
+    """Reads and checks a history. Raises HistoryError if it has no events. `on_progress` is HistoryReader's."""
     words = mapping.parse(request.fields, request.words)
     files = find_files(request.paths)
     reader = HistoryReader(files, words, mapped=request.fields is not None, on_progress=on_progress)

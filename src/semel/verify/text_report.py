@@ -19,7 +19,7 @@ _WORDS: Final = {kind: kind.value.replace("-", " ") for kind in FindingKind}
 
 
 def report_text(report: HistoryReport, *, limit: int, width: int) -> str:
-    """At most `limit` findings of each kind. Evidence that is longer than `width` goes on in the next line."""
+    """At most `limit` findings of each kind. Evidence that is wider than `width` continues on the next line."""
     verdict = report.verdict
     lines = [*_wrapped(_headline(report))]
     for kind in FindingKind:

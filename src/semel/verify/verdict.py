@@ -1,4 +1,4 @@
-"""What a check of a history says: findings with their evidence, counts, and which checks could not be made."""
+"""The verdict on a history: findings with their evidence, counts, and which checks could not be made."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FindingKind(enum.StrEnum):
     ['lost', 'doubled', 'deleted-early', 'stale', 'reordered', 'unknown']
     """
 
-    LOST = "lost"  # sent, and neither an effect nor anywhere else
+    LOST = "lost"  # sent, but without an effect, dead letter or refusal, and in no queue
     DOUBLED = "doubled"  # more than one effect
     DELETED_EARLY = "deleted-early"  # deleted before its effect, record or dead letter
-    STALE = "stale"  # an effect, record or claim with an older fence than one before it: two holders
+    STALE = "stale"  # an effect, record or claim with an older fence than an event before it: two holders
     REORDERED = "reordered"  # its effect came before that of a message ahead of it in its group
     UNKNOWN = "unknown"  # an effect without a send
 
@@ -79,12 +79,12 @@ class Counts:
     dead_letters: int = 0
     refusals: int = 0
     present: int = 0
-    pending: int = 0  # keys that were sent too shortly before the end to be judged
+    pending: int = 0  # keys that were sent too close to the end to be judged
 
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """A check that could not be made, in one queue or ("") in all.
+    """A check that could not be made, in one queue, or in all if `queue` is "".
 
     >>> from semel.verify import EventKind, HistoryEvent, check
     >>> history = [HistoryEvent(EventKind.SEND, key="7"), HistoryEvent(EventKind.EFFECT, key="7")]
@@ -103,8 +103,8 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`found` counts all findings; `findings` has at most so many of each kind as the check was told to keep. The same
-    goes for `repeated` and `repeats`: keys with several effects, where at-least-once allows them.
+    """The result of `check`. `found` counts all findings by kind; `findings` has at most `limit` of each kind. Likewise
+    for `repeated` and `repeats`: keys with several effects, if at-least-once allows them.
 
     >>> from semel.verify import EventKind, HistoryEvent, check
     >>> history = [HistoryEvent(EventKind.SEND, key="7"), HistoryEvent(EventKind.EFFECT, key="7")]

@@ -19,7 +19,7 @@ _GROUP_OF = "SELECT grp FROM messages WHERE id = ?"
 
 class Target:
     """The message that a handle stands for, as it is now. `is_there`: it has not been deleted. `holds`: the handle is
-    the newest, and hides the message."""
+    the newest, and the message is still hidden."""
 
     __slots__ = ("group", "holds", "is_there", "number", "state")
 
@@ -40,16 +40,16 @@ class Target:
             and state.start == receipt.start
         )
         if state is None and receipt.row in generation:
-            # Deleted, most likely; or its receive was not on disk when the machine lost its power.
+            # Most likely it is deleted; or its receive was not on disk when the machine lost power.
             store.write_out()
             row = store.db.execute(_GROUP_OF, (receipt.row,)).fetchone()
             if row is not None:
                 self.is_there, self.group = True, row[0]
 
     def may_be_deleted(self, queue: Queue, handle: str) -> bool:
-        """False if it is gone already, which is fine.
+        """False if it is already deleted, which is not an error.
 
-        Standard: by any handle that ever was the message's. FIFO: only by the newest, while it hides the message."""
+        Standard: by any handle that the message ever had. FIFO: only by the newest, while the message is hidden."""
         if not self.is_there:
             return False
         if queue.fifo and not self.holds:
@@ -82,7 +82,7 @@ def delete_batch(
         number = parse(handle)[1] - low
         state = states.get(number)
         if state is not None and state.handle == handle and state.state == IN_FLIGHT and not faults.active:
-            leaving[number] = None  # the short way for most of them
+            leaving[number] = None  # the fast path for most of them
             return
         target = Target(store, queue, handle)
         if target.may_be_deleted(queue, handle) and not faults.loses_delete(queue):
@@ -139,8 +139,8 @@ def _change(store: Store, queue: Queue, handle: str, seconds: int, now: int) -> 
 
 
 def give_back(store: Store, queue: Queue, handles: list[str], received: int, now: int) -> None:
-    """Undoes a receive that no client got to see: the messages are visible at once. What was handed out again since to
-    the same ReceiveRequestAttemptId, under the same handles, was received later, and stays with whoever has it."""
+    """Undoes a receive whose answer no client got: the messages are visible at once. Messages that the same
+    ReceiveRequestAttemptId has got again since, under the same handles, have a later receive time, and stay hidden."""
     for handle in handles:
         target = Target(store, queue, handle)
         state = target.state

@@ -1,6 +1,6 @@
-"""Where a queue is, as a QueueUrl says it: region, account, name. Pure.
+"""The region, account and name of a queue in a QueueUrl. Pure.
 
-Only LocalStack's path form names a region. One in a host name does not count: that of the credential scope does.
+Only LocalStack's path form names a region. A region in a host name is ignored; that of the credential scope counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ACCOUNT: Final = re.compile(r"[0-9]{12}\Z")
 
 
 class Address(NamedTuple):
-    """None stands for the caller's own."""
+    """None means the caller's own."""
 
     region: str | None
     account: str | None

@@ -1,4 +1,4 @@
-"""Queue attributes: what may be set, to which values, and what an unset one is. Pure: strings in, strings out."""
+"""Queue attributes: which can be set, to which values, and their defaults. Pure: strings in, strings out."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def defaults(fifo: bool) -> dict[str, str]:
 
 
 def normalised(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Attributes as they are kept: `True` and `False`, as Python and .NET write them, in lower case."""
+    """Attributes as they are stored: `True` and `False`, as Python and .NET write them, in lower case."""
     return {
         name: value.lower() if name in _BOOLEANS and value in ("True", "False") else value
         for name, value in attributes.items()
@@ -94,7 +94,7 @@ def normalised(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked(requested: Mapping[str, str], current: Mapping[str, str], *, fifo: bool) -> dict[str, str]:
-    """`current` with `requested` set, or the error that SQS answers. `current` leaves out what was never set."""
+    """`current` with `requested` set, or the error that SQS returns. `current` has only attributes that were set."""
     merged, requested = dict(current), normalised(requested)
     for name, value in requested.items():
         if name not in _SETTABLE or name not in enum_values("QueueAttributeName"):
@@ -166,7 +166,7 @@ def _check_policy(value: str) -> None:
 
 
 def _listed(value: Any) -> list[Any]:
-    """JSON policies write a list of one as that one."""
+    """In JSON policies, a list of one value may be written as that value."""
     return value if isinstance(value, list) else [value]
 
 
@@ -206,7 +206,7 @@ def parse_redrive(text: str) -> Redrive:
 
 
 def parse_redrive_allow(text: str) -> Callable[[Arn], bool]:
-    """A RedriveAllowPolicy as the question whether a source may use the queue; raises if it is malformed."""
+    """A RedriveAllowPolicy as a function that says whether a source may use the queue; raises if it is malformed."""
 
     def bad(reason: str) -> ServiceError:
         return invalid_value(text, "RedriveAllowPolicy", reason)
@@ -234,7 +234,7 @@ def _document(text: str, bad: Callable[[str], ServiceError]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """A JSON document; None if it is none, or if it is nested so deep that reading it again might fail."""
+    """The JSON document; None if it is not JSON, or is nested so deeply that reading it again might fail."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

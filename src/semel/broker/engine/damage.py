@@ -1,6 +1,6 @@
-"""Values and tables that no broker has written. SQLite keeps no checksums: a changed bit may leave a row whole in its
-eyes, with NULL where a time should be. The rule: this is found at the start, and not by the call that happens to need
-the value.
+"""Finds values and tables that no broker has written. SQLite keeps no checksums: after a changed bit, a row may still
+look intact to it, with NULL where a time should be. The rule: damage is found at the start, and not by the call that
+happens to need the value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _columns(db: sqlite3.Connection, table: str) -> list[_Column]:
 
 
 def _check_declaration(table: str, declared: list[_Column], expected: list[_Column]) -> None:
-    """The file's declarations are not to be relied on: where NOT NULL is gone, a NULL would be no damage."""
+    """The file's own declarations may be damaged, too: if a NOT NULL is lost, a NULL would pass as valid."""
     if not declared:
         raise DamagedRow(f"the table {table} is missing")
     if declared != expected:

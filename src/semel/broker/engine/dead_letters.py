@@ -10,7 +10,7 @@ from semel.broker.engine.store import Queue, Store
 
 
 def dead_letter(store: Store, queue: Queue, row: Row, now: int) -> bool:
-    """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then it stays."""
+    """Moves a ready message to the queue's dead-letter queue. False if that queue is gone: then the message stays."""
     assert queue.redrive is not None
     target = store.by_arn(queue.redrive.target)
     if target is None:
@@ -21,14 +21,14 @@ def dead_letter(store: Store, queue: Queue, row: Row, now: int) -> bool:
     extra["prior"] = extra.get("prior", 0) + state.receives
     extra.setdefault("first", state.first)
     if target.fifo:
-        # Its own id as dedup id: no window of the dead-letter queue can swallow it.
+        # Its message id becomes its dedup id, so that the dead-letter queue cannot drop it as a duplicate.
         extra["dedup"] = row.message_id
         extra.setdefault("sent", row.enqueued)
     _insert(
         store,
         target,
         row._replace(extra=packed(extra), enqueued=now if target.fifo else row.enqueued),
-        # A FIFO queue's delay is for whatever is in it; a Standard queue's is for what is sent to it.
+        # The delay of a FIFO queue applies to all messages in it, that of a Standard queue to messages sent to it.
         delay=target.delay if target.fifo else 0,
         now=now,
     )

@@ -1,10 +1,9 @@
 """The five-minute window of FIFO deduplication.
 
-Every send of the last minutes must be found by its dedup id, and durably so. Ids are random, so writing each into a
-search tree would dirty a page of its own; instead they are appended to a log in the order in which they came, and the
-newest of them are also kept in memory. What has expired is dropped from the front of the log and of the memory. When
-the log grows long, what has not expired by then is merged into the tree in one sorted sweep. Log and tree are the
-truth; memory holds a copy of the log and nothing else.
+Every send of the last minutes must be found by its dedup id, even after a restart. Ids are random, so inserting each
+one into a search tree would dirty a separate page. Instead they are appended to a log in the order in which they come,
+and memory holds a copy of that log. Expired ids are dropped from the front of both. When the log grows long, ids that
+have not expired are merged into the tree in one sorted pass. Log and tree are authoritative; memory is only a copy.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ First = tuple[str, int]
 
 
 def digest_of(generation: int, scope: str, dedup_id: str) -> bytes:
-    """What a dedup id is looked up by; a purged queue is a new generation and has an empty window."""
+    """The digest by which a dedup id is looked up. A purged queue has a new generation, and so an empty window."""
     return blake2b(f"{generation}\0{scope}\0{dedup_id}".encode(), digest_size=16).digest()
 
 
 class DedupWindow:
-    """Which dedup ids were used of late, over all queues."""
+    """The dedup ids that were used recently, in all queues."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -66,7 +65,7 @@ class DedupWindow:
         self._tree_is_used = bool(used)
 
     def known(self, digests: Sequence[bytes], now: int) -> dict[bytes, First]:
-        """Those of at most ten digests that were used within the window."""
+        """The first sends of those of at most ten digests that were used within the window."""
         firsts: dict[bytes, First] = {}
         for digest in digests:
             place = self._recent.get(digest)
@@ -100,12 +99,12 @@ class DedupWindow:
             self._unwritten = {}
 
     def _append(self, digest: bytes, place: int) -> None:
-        self._recent.pop(digest, None)  # an id that is used again after its time goes to the end
+        self._recent.pop(digest, None)  # an id that is used again after its window goes to the end
         self._recent[digest] = place
         self._next = place + 1
 
     def sweep(self, now: int, chunk: int) -> bool:
-        """Forgets what has expired and keeps the log short. True if there is more to do."""
+        """Drops expired ids and keeps the log short. True if there is more to do."""
         self.write_out()
         more = self._drop_expired(now, chunk)
         if len(self._recent) > _LONGEST_LOG:
@@ -122,8 +121,8 @@ class DedupWindow:
         return dropped == chunk or more
 
     def _drop_expired(self, now: int, chunk: int) -> bool:
-        """Up to `chunk` ids from the front of the log: they came in the order in which they expire. If the clock was
-        set back, some stay for longer than they need to, and count no more. True if there may be more to drop."""
+        """Drops up to `chunk` ids from the front of the log, which is in the order of expiry. If the clock was set
+        back, some stay for longer than they need to, but they no longer count. True if there may be more to drop."""
         with closing(self._db.execute(_OLDEST_IN_LOG, (chunk,))) as oldest:
             expired = list(takewhile(lambda entry: entry[1] <= now, oldest))
         if not expired:

@@ -1,4 +1,4 @@
-"""The rules of SQS over one SQLite database, which is all the state there is.
+"""The rules of SQS over one SQLite database, which holds all state.
 
 Takes the time and a random source as arguments; knows no HTTP, no clock and no threads. The caller opens a transaction
 with `begin`, performs any number of calls in it, and commits: until then nothing has happened. A call that raises
@@ -40,9 +40,9 @@ Params = dict[str, Any]
 Operation = Callable[[Params, Caller], Params | Received]
 _CHECKPOINT_PAGES: Final = 2_000
 _OFTEN: Final = 3  # receives after which a message does not count for the age of the oldest one
-# What looks at the table of messages, or may, writes out first what was sent and deleted; these do not look.
+# Before operations that may read the table of messages, sends and deletes are written out. These do not need it.
 _BLIND = frozenset({"SendMessage", "SendMessageBatch", "DeleteMessage", "DeleteMessageBatch", "ReceiveMessage"})
-# When the oldest messages came, and not all of them: an age is worth no long search.
+# When the oldest messages came. Not of all messages: an age is not worth a long search.
 _OLDEST = "SELECT id, coalesce(arrived, enqueued) FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT 1000"
 
 
@@ -80,7 +80,7 @@ class Engine:
         return answer.as_dict() if isinstance(answer, Received) else answer
 
     def call(self, operation: str, params: Params, caller: Caller) -> Params | Received:
-        """The answer to a call whose parameters have been checked against the service model, and are not changed."""
+        """The answer to a call. Its parameters have been checked against the service model, and are not modified."""
         if operation not in _BLIND:
             self.store.write_out()
         return self._operations[operation](params, caller)
@@ -122,7 +122,7 @@ class Engine:
         }
 
     def _on_messages(self) -> dict[str, Operation]:
-        """A batch needs the permission for one."""
+        """A batch needs the permission for the single operation."""
         on, faults = self._on, self._faults
         return {
             "SendMessage": on("SendMessage", send.send),
@@ -144,7 +144,7 @@ class Engine:
         self.store.flush()
 
     def commit(self) -> None:
-        """It has happened. It is durable once the log of the database has been synced, see `must_sync`."""
+        """Commits the transaction. It is durable once the log of the database has been synced, see `must_sync`."""
         self.store.db.execute("COMMIT")
 
     def committed(self) -> None:
@@ -155,8 +155,8 @@ class Engine:
 
     @property
     def must_sync(self) -> bool:
-        """Whether this transaction changed anything that must not be lost once somebody knows of it. Receives and
-        changes of visibility may be: the messages are then delivered again."""
+        """Whether this transaction changed anything that must not be lost once it is answered. Receives and changes of
+        visibility may be lost: the messages are then delivered again."""
         return self.store.must_sync
 
     @property
@@ -164,8 +164,8 @@ class Engine:
         return self.store.wal_pages > _CHECKPOINT_PAGES
 
     def checkpoint(self) -> None:
-        """Writes the log into the database, so that it can be written from its start again. May run on another thread
-        while this one leaves the engine alone."""
+        """Writes the log into the database, so that the log can be overwritten from its start. May run on another
+        thread while this one leaves the engine alone."""
         self.store.wal_pages = 0
         with suppress(sqlite3.Error):
             self.store.db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
@@ -180,12 +180,12 @@ class Engine:
         return self.store.key(Arn.parse(text) or self.store.own(caller, text))
 
     def shown(self, key: str, caller: Caller) -> str:
-        """The opposite: the name of a queue of the caller's region and account, the ARN of any other."""
+        """The opposite of `key`: the name of a queue of the caller's region and account, the ARN of any other."""
         arn = Arn.parse(key) or Arn(self.store.region, self.store.account, key)
         return arn.name if arn == self.store.own(caller, arn.name) else str(arn)
 
     def key_of_call(self, params: Params, caller: Caller) -> str:
-        """The key of the queue that a call is about, whether there is one or not; empty if it is about none."""
+        """The key of the queue that a call is about, whether it exists or not; empty if it is about none."""
         url, name = params.get("QueueUrl"), params.get("QueueName")
         try:
             return lookup.key_of(self.store, url, caller) if url else self.key(name, caller) if name else ""
@@ -202,7 +202,7 @@ class Engine:
         return woken
 
     def next_look(self, name: str) -> int:
-        """Before when, in milliseconds, nothing hidden in a queue becomes visible by itself; NEVER if nothing is."""
+        """The time in milliseconds before which nothing hidden in a queue becomes visible; NEVER if nothing is."""
         queue = self.store.queues.get(name)
         return NEVER if queue is None else queue.generation.due_floor
 
@@ -236,7 +236,7 @@ class Engine:
     def receive_ids(
         self, name: str, ids: Sequence[str], places: Sequence[int] | None, visibility: int, caller: Caller
     ) -> Params:
-        """These very messages, received; `places` as a peek shows them, so that nobody has to search for them."""
+        """Receives these very messages. With `places`, as a peek shows them, they need not be searched for."""
         queue = self.store.queues.get(name)
         if queue is None:
             raise no_such_queue()
@@ -256,7 +256,7 @@ class Engine:
     def measure(self, name: str, now: int, *, wholly: bool = True) -> Measures:
         """How full a queue is; the age skips messages that were received three times or more, as SQS does.
 
-        Not `wholly`: at most a chunk of what has fallen due is brought up to date first, so that it holds up nobody."""
+        Not `wholly`: only a chunk of what has fallen due is brought up to date first, so that nobody is held up."""
         queue = self.store.queues[name]
         (expire_all if wholly else expire)(self.store, queue, now)
         self.store.write_out()

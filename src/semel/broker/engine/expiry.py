@@ -1,7 +1,7 @@
 """What time does to messages: visibility timeouts and delays end, retention runs out. And how messages leave a queue.
 
-Nothing happens on its own: whoever looks at a queue brings it up to date first. Each message becomes visible or expires
-once, so the cost belongs to the receive or send that came before; one call does at most `_CHUNK` of each.
+Nothing happens by itself: every access to a queue brings it up to date first. A message becomes visible once for each
+receive, and expires once, so the cost is in proportion to receives and sends. One call does at most `_CHUNK` of each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _expire_visibility(store: Store, queue: Queue, now: int) -> bool:
 
 
 def make_ready(store: Store, queue: Queue, states: Iterable[MessageState], now: int) -> None:
-    """Puts hidden messages back into the queue. That their time has come is known without the receive log."""
+    """Puts hidden messages back into the queue. If they are due, the receive log needs no entry: it has the times."""
     generation = queue.generation
     store.touched.add(generation)
     fair = bool(generation.groups) and not generation.fifo
@@ -83,7 +83,7 @@ def _expire_retention(store: Store, queue: Queue, now: int) -> bool:
     more = more or len(over) >= 2 * _CHUNK
     if over:
         remove(store, queue, over, now)
-    # Whatever is sent from now on is younger than what was kept.
+    # Messages sent from now on are younger than those that were kept.
     generation.expiry_floor = now if more else min(kept, now) + queue.retention
     return more
 
@@ -98,7 +98,7 @@ def _backdated(store: Store, generation: Generation) -> list[int]:
 
 
 def remove(store: Store, queue: Queue, messages: dict[int, str | None], now: int) -> None:
-    """Takes messages out of the queue for good: number and group, which is not needed of those with a state."""
+    """Removes messages for good, given as number and group. The group is not needed for messages with a state."""
     generation = queue.generation
     store.touched.add(generation)
     low, fair = generation.low, bool(generation.groups) and not generation.fifo

@@ -1,7 +1,8 @@
 """Fair queues: on a Standard queue, a tenant that floods it does not make the others wait.
 
 A tenant is a message group; a message without one is a tenant of its own. Quiet tenants go first, by age; then the
-noisy one with the fewest messages in flight. At most a handful can be noisy at once, as each needs a tenth of all.
+noisy ones, first the one with the fewest messages in flight. At most a handful can be noisy at
+once, as each needs a tenth of all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NEXT = "SELECT id FROM messages WHERE id > ? AND id < ? AND grp IS NULL ORDER B
 
 
 def take(store: Store, generation: Generation, want: int, now: int) -> list[int]:
-    """Numbers of ready messages in the order in which fairness hands them out, taken out."""
+    """Takes out ready messages in fair order; returns their numbers."""
     ungrouped = _Ungrouped(store, generation, want)
     numbers: list[int] = []
     noisy: list[tuple[int, int, Group]] = []  # by messages in flight, then by the first one's place
@@ -58,7 +59,7 @@ class _Ungrouped:
     def __init__(self, store: Store, generation: Generation, want: int) -> None:
         self._store, self._generation, self._want = store, generation, want
         self._read: list[int] = []  # numbers, the next one last
-        self._end = 0  # what is behind this has not been read
+        self._end = 0  # messages behind this number have not been read
 
     def next_key(self) -> int | None:
         generation = self._generation
@@ -82,7 +83,7 @@ class _Ungrouped:
         return key & NUMBER_MASK
 
     def _next_number(self) -> int | None:
-        """The next one that was never received."""
+        """The number of the next message that was never received."""
         generation = self._generation
         low, states = generation.low, generation.states
         while not self._read and max(generation.cursor, self._end) + 1 < generation.next_number:

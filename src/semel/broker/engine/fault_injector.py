@@ -1,4 +1,4 @@
-"""Where the rules of SQS leave room for misbehaviour: the engine asks here, and is told to behave by default."""
+"""Where the rules of SQS allow misbehaviour, the engine asks a FaultInjector. By default there are no faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semel.broker.engine.store import Queue
 
 
 class FaultInjector(Protocol):
-    """What may go wrong inside the service; answers are per question, as often as it is asked."""
+    """Decides what goes wrong inside the service. Each question gets a new decision."""
 
     @property
     def active(self) -> bool:
@@ -24,7 +24,7 @@ class FaultInjector(Protocol):
         ...
 
     def loses_delete(self, queue: Queue) -> bool:
-        """Whether a delete is answered and forgotten."""
+        """Whether a delete is answered but not carried out."""
         ...
 
 

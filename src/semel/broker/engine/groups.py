@@ -11,7 +11,7 @@ from semel.broker.engine.schema import IN_FLIGHT
 # A tenant is noisy above this share of the messages in flight (and this many of its own), or of recent work.
 NOISY_SHARE: Final = 0.10
 NOISY_IN_FLIGHT: Final = 30
-# "Recent" fades with this time constant; a share of almost nothing is no evidence.
+# "Recent" work fades with this time constant; less than `_EVIDENCE_MS` of it is too little to judge by.
 _RECENT_MS: Final = 60_000.0
 _EVIDENCE_MS: Final = 10_000.0
 _QUIET_AFTER_MS: Final = 300_000
@@ -22,7 +22,7 @@ def _faded(amount: float, since: int, now: int) -> float:
 
 
 def worked(generation: Generation, group: Group | None, milliseconds: int, now: int) -> None:
-    """A message was worked on for so long; a tenant that takes much of the consumers' time is noisy."""
+    """Records how long a message was worked on: a tenant that takes much of the consumers' time is noisy."""
     generation.busy = _faded(generation.busy, generation.busy_at, now) + milliseconds
     generation.busy_at = now
     if group is not None:

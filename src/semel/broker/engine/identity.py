@@ -32,5 +32,5 @@ class Access(NamedTuple):
 
 
 def unknown_user(access_key: str, account: str, region: str) -> Identity:
-    """Somebody of an account, by nothing but their own word."""
+    """A user of an account, as the caller claims."""
     return Identity(access_key, account, account, f"arn:aws:iam::{account}:root", region)

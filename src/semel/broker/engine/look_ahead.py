@@ -1,8 +1,7 @@
 """How far a FIFO queue looks for groups: among its first 120,000 messages, in flight or not, and no further.
 
-The first message beyond that is found once and then moved along as messages before it leave, so that a receive never
-has to count. In a queue with fewer messages there is none. Groups that
-begin beyond it wait in `beyond_look_ahead`.
+The first message beyond that limit is found once, and then moved on as messages before it leave, so that a receive
+never has to count. A queue with fewer messages has none. Groups that begin beyond it wait in `beyond_look_ahead`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _NEXT = "SELECT id FROM messages WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 
 
 def look_ahead_end(store: Store, generation: Generation) -> int:
-    """The number of the first message that is too far away; NEVER if all are near enough."""
+    """The number of the first message beyond the limit; NEVER if there is none."""
     if sum(generation.counts) <= limits.FIFO_LOOK_AHEAD:
         if generation.look_ahead_end is not None:
             generation.look_ahead_end = None
@@ -33,7 +32,7 @@ def look_ahead_end(store: Store, generation: Generation) -> int:
 
 
 def left(store: Store, generation: Generation, numbers: Iterable[int]) -> None:
-    """Messages left: as many others come within sight."""
+    """Messages have left, so as many others come within the limit."""
     end = generation.look_ahead_end
     if end is None:
         return
@@ -47,13 +46,13 @@ def left(store: Store, generation: Generation, numbers: Iterable[int]) -> None:
         return
     store.write_out()
     rows = [row for (row,) in store.db.execute(_NEXT, (generation.low | end, generation.high, nearer + 1))]
-    # If all have come within sight, the end is found anew once there are more again.
+    # If all are now within the limit, the end is searched for again when there are more messages.
     generation.look_ahead_end = rows[nearer] & NUMBER_MASK if len(rows) > nearer else None
     _bring_in(generation, [row & NUMBER_MASK for row in rows[:nearer]])
 
 
 def set_aside(generation: Generation, group: Group, number: int) -> None:
-    """A group begins with a message that is too far away."""
+    """Sets aside a group whose first message is beyond the limit."""
     generation.beyond_look_ahead[number] = group
 
 

@@ -1,8 +1,8 @@
-"""From what a call says to the queue it means, and whether the caller may use it.
+"""Finds the queue that a call means, and checks whether the caller may use it.
 
 Rules: the region is the caller's, unless the QueueUrl is in LocalStack's path form; the account is that of the QueueUrl
-or the ARN, else the caller's. Where signatures are checked, a queue of another account needs its owner's permission;
-where they are not, an account in a QueueUrl that nobody here has stands for the caller's own.
+or the ARN, else the caller's. If signatures are checked, using a queue of another account needs its owner's permission.
+If they are not, an account in a QueueUrl that this broker does not know means the caller's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from semel.broker.engine.store import Caller, Queue, Store
 from semel.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, ServiceError, no_such_queue
 
 _URLS_KEPT: Final = 10_000
-# What no policy can permit to another account.
+# Actions that no policy can allow to another account.
 OWNER_ONLY: Final = frozenset(
     {
         "AddPermission", "RemovePermission", "CreateQueue", "DeleteQueue", "ListQueues", "SetQueueAttributes",
@@ -87,9 +87,9 @@ def url_of(queue: Queue, caller: Caller) -> str:
 
 
 def authorize(queue: Queue, caller: Caller, action: str) -> None:
-    """Raises AccessDenied if the caller may not do `action`. Anybody may where signatures are not checked.
+    """Raises AccessDenied if the caller may not do `action`. Everybody may if signatures are not checked.
 
-    There are no identity policies: users of the queue's own account may do all that its policy does not deny."""
+    There are no identity policies: users of the queue's own account may do anything that its policy does not deny."""
     if caller.access is None:
         return
     verdict = Verdict.NO_MATCH

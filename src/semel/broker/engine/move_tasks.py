@@ -192,7 +192,7 @@ def _save(store: Store, task: Task, status: Status, reason: str | None = None) -
 
 
 def step(store: Store, now: int) -> int | None:
-    """Moves a few messages of every running task. When to come again: `now` means at once, None never."""
+    """Moves a few messages of every running task. Returns when to call it again: `now` means at once, None never."""
     again: list[int] = []
     for task in _running(store):
         due = _step(store, task, now)
@@ -216,7 +216,7 @@ def _step(store: Store, task: Task, now: int) -> int | None:
         if budget <= 0:
             return task.started + -(-(task.moved + 1) * 1000 // task.rate)
     expire_all(store, source, now)
-    # If the queue was purged meanwhile, what there was to move is gone, though its rows may still be about.
+    # If the queue was purged meanwhile, the messages to move are gone, although their rows may still be there.
     until = task.until if task.until in source.generation else task.cursor
     store.write_out()
     left = budget
@@ -240,7 +240,7 @@ def _step(store: Store, task: Task, now: int) -> int | None:
 
 
 def _may_move(source: Queue, row: Row) -> bool:
-    """Ready ones only, and on FIFO none that would overtake one of its group that is in flight."""
+    """Whether it is ready and, in a FIFO queue, would not overtake a message of its group that is in flight."""
     number, generation = row.id & NUMBER_MASK, source.generation
     state = generation.states.get(number)
     if state is not None and state.state != READY:

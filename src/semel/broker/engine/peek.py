@@ -23,8 +23,8 @@ _BY_IDS = f"""
 SELECT {{size}}, {{columns}} FROM messages
 WHERE id > ? AND id < ? AND {MESSAGE_ID} IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT {_PAGE_ROWS}
 """
-# Of many rows, those in whose attributes a word can occur; SQLite looks for it, and the others are not even read out.
-# Only what is written plainly can be told so: what has letters beyond ASCII, or is in base64, is read out as well.
+# Of many rows, those whose attributes may contain a word. SQLite searches for it, so that Python need not read the
+# others. It can only search plain ASCII: rows with other characters, or with base64, are read as well.
 _LAST = "SELECT max(id), count(*) FROM (SELECT id FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?)"
 _WORDED = """
 SELECT {size}, {columns} FROM messages WHERE id > ? AND id <= ? AND (extra IS NOT NULL OR grp IS NOT NULL) AND (
@@ -57,10 +57,10 @@ _NAMES: Final = {number: name for name, number in STATES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages to show; all conditions must hold. Not `bodies`: only their beginnings, and how long they are.
+    """Which messages to show; all conditions must hold. Without `bodies`, only their beginnings and lengths are shown.
 
-    `word`, in lower case: those in whose attributes it may occur, whatever its capitals. It saves the reading of most
-    of those where it does not occur; the asker still has to look at the rest."""
+    `word`, in lower case, selects messages whose attributes may contain it, in upper or lower case. This excludes most
+    messages that do not contain it; the caller still has to check the rest."""
 
     state: str | None = None
     message_id: str | None = None
@@ -80,7 +80,7 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        """Whether there is nothing to compare, save ids."""
+        """Whether there is nothing to compare except ids."""
         return not (self.state or self.group or self.body or self.attributes or self.min_receives)
 
     def matches(self, shown: Mapping[str, Any]) -> bool:
@@ -95,8 +95,8 @@ class Wanted:
 
 
 def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
-    """Messages in the order in which they came; `Next` is what to pass as `after` for more, absent at the end, and
-    `End` for those only that come after this answer. With a `word`, `Scanned` says how many were passed."""
+    """Messages in the order in which they came. Pass `Next` as `after` to get more; it is absent at the end. Pass `End`
+    to get only messages that come after this answer. With a `word`, `Scanned` says how many messages were examined."""
     page = _peeked(store, queue, wanted, after=after, limit=limit, now=now)
     if wanted.word is not None:
         low = queue.generation.low
@@ -108,7 +108,7 @@ def peek(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, 
 def _peeked(store: Store, queue: Queue, wanted: Wanted, *, after: int, limit: int, now: int) -> dict[str, Any]:
     generation, ids = queue.generation, wanted.only_ids
     end = generation.next_number - 1
-    # What a body says is looked for in all of it, also where only its beginning is shown.
+    # Whole bodies are searched, even if only their beginnings are shown.
     whole = wanted.bodies or wanted.body is not None
     query = _QUERIES[ids is not None, whole]
     names = () if ids is None else (orjson.dumps(list(ids)).decode(),)

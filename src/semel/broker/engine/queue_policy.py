@@ -1,7 +1,7 @@
 """Queue policies: parsed once, then asked who may do what. Pure.
 
-The rule: what cannot be understood never permits anything. An Allow with an operator, a principal or a variable that is
-not known here does not match; a Deny with one does. Any policy that SQS would store can be parsed.
+The rule: a statement that is not understood never allows anything. An Allow with an unknown operator, principal or
+variable does not match; a Deny with one does. Any policy that SQS would store can be parsed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Verdict(Enum):
 
 
 class _NotUnderstood(Exception):
-    """A part of a statement that means nothing here."""
+    """A part of a statement is not supported here."""
 
 
 def context_of(access: Access, owner: str, now: int) -> Context:
-    """What conditions may ask about a call to a queue of the account `owner`, at `now` in milliseconds.
+    """The values that conditions can test for a call to a queue of the account `owner`, at `now` in milliseconds.
 
-    aws:SourceArn and aws:SourceAccount are for calls that an AWS service makes, which there are none of."""
+    aws:SourceArn and aws:SourceAccount are missing: they are for calls by AWS services, which do not happen here."""
     identity, seconds = access.identity, f"{now // 1000}"
     values = {
         "aws:currenttime": seconds,
@@ -80,7 +80,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement; `parts` must all agree for it to match. None: it cannot be understood."""
+    """One statement; it matches if all of `parts` do. None: it is not understood."""
 
     denies: bool
     parts: tuple[_Part, ...] | None
@@ -107,12 +107,12 @@ _Part = Callable[[Identity, str, str, Context], bool]
 
 
 def _listed(value: Any) -> list[Any]:
-    """JSON policies write a list of one as that one."""
+    """In JSON policies, a list of one value may be written as that value."""
     return value if isinstance(value, list) else [value]
 
 
 def _texts(value: Any) -> list[str]:
-    """Words of a policy. Numbers and booleans may be written without quotes; variables are not known here."""
+    """Words of a policy. Numbers and booleans may be written without quotes; variables are not supported."""
     values = [json.dumps(item) if isinstance(item, bool | int | float) else item for item in _listed(value)]
     if not all(isinstance(item, str) and "${" not in item for item in values):
         raise _NotUnderstood(value)
@@ -177,7 +177,7 @@ def _principals(statement: Mapping[str, Any], denies: bool) -> _Part:
 
 
 def _wildcards(text: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
-    """`*` is any text, `?` any character. Each piece between two stars is looked for once, without going back."""
+    """`*` is any text, `?` any character. Each piece between two stars is searched for once, without backtracking."""
     first, *others = [re.escape(piece).replace(r"\?", ".") for piece in text.split("*")]
     middle = "".join([f"(?>.*?{piece})" for piece in others[:-1] if piece])
     last = f".*{others[-1]}" if others else ""
@@ -188,7 +188,7 @@ def _wildcards(text: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
 
 
 def _conditions(statement: Mapping[str, Any]) -> _Part:
-    """All operators and all their keys must agree; of the values of a key, one."""
+    """All operators and all their keys must match; of the values of a key, one is enough."""
     condition = statement.get("Condition", {})
     if not isinstance(condition, dict):
         raise _NotUnderstood(condition)
@@ -250,7 +250,7 @@ def _like(wanted: str) -> Callable[[str], bool]:
 
 
 def _arn_like(wanted: str) -> Callable[[str], bool]:
-    """Each of the six parts by itself: a wildcard does not reach past a colon, unless it is in the last part."""
+    """Matches each of the six parts separately: a wildcard does not match a colon, except in the last part."""
     patterns = [_wildcards(part) for part in wanted.split(":", 5)]
     if len(patterns) != 6:
         raise _NotUnderstood(wanted)
@@ -299,7 +299,7 @@ _DATE: Final = re.compile(
 
 
 def _moment(text: str) -> float | None:
-    """Seconds since 1970, as ISO 8601 or a number says it."""
+    """Seconds since 1970, from ISO 8601 or a number."""
     match = _DATE.match(text)
     if match is None:
         return _number(text)

@@ -126,7 +126,7 @@ def delete(store: Store, queue: Queue, caller: Caller) -> dict[str, Any]:
     del store.queues[queue.key]
     store.forget_addresses()
     store.forget_counts(queue.key)
-    # Whoever waits for a message of this queue must be told that it is gone.
+    # Polls that wait for this queue must get the error that it is gone.
     store.woken.add(queue.key)
     return {}
 
@@ -188,7 +188,7 @@ def set_attributes(store: Store, queue: Queue, params: dict[str, Any], caller: C
 
 
 def _redelay(store: Store, queue: Queue, now: int) -> None:
-    """A FIFO queue's delay applies to what is already in it, as long as nobody has received it."""
+    """A FIFO queue's delay also applies to messages that are already in it, if nobody has received them yet."""
     generation = queue.generation
     store.touched.add(generation)
     store.write_out()
@@ -255,7 +255,7 @@ def list_sources(store: Store, queue: Queue, params: dict[str, Any], caller: Cal
 
 
 def _page(listed: list[Queue], key: str, params: dict[str, Any], caller: Caller, *, always: bool) -> dict[str, Any]:
-    """A part of these queues, which are all of one region and account."""
+    """One page of these queues, which are all of one region and account."""
     limit = params.get("MaxResults")
     if limit is not None and not 1 <= limit <= limits.MAX_LISTED:
         raise invalid_value(limit, "MaxResults", "MaxResults must be an integer between 1 and 1000.")
@@ -278,7 +278,7 @@ def _page(listed: list[Queue], key: str, params: dict[str, Any], caller: Caller,
 
 
 def _checked_tags(queue: str, tags: dict[str, str]) -> dict[str, str]:
-    """All the tags that a queue is to have."""
+    """All the tags that a queue will have."""
     if "" in tags:
         raise ServiceError(INVALID_PARAMETER_VALUE, "Tag keys must be 1 to 128 characters long.")
     if len(tags) > limits.MAX_TAGS:

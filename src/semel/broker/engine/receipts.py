@@ -1,7 +1,7 @@
-"""Receipt handles: which queue, which message, which receive, and a tag that only this broker can make.
+"""Receipt handles: a queue, a message, a receive of it, and a tag that only this broker can make.
 
-Rules: a handle counts if this broker has written it, and whoever has some of them cannot make another. No handle stands
-for two receives: after a power cut, receives may be forgotten and their counts used again, but the start is another.
+Rules: a handle is valid only if this broker made it, and nobody can make a new one from others. No handle stands for
+two receives: after a power cut, receives may be forgotten and their counts used again, but the start differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENCODED_LENGTH: Final = 40  # 30 bytes, without a pad
 
 
 class Receipt(NamedTuple):
-    """`receive` counts the receives of the message, `start` the starts of the broker: it is that of the receive."""
+    """`receive` is the message's receive count, `start` the number of the broker's start in which it was received."""
 
     queue: int
     row: int
@@ -34,7 +34,7 @@ _receipt = Receipt._make
 
 
 class Receipts:
-    """Writes and reads handles. `key` is the database's own, so that no other broker's handles pass for ours."""
+    """Writes and reads handles. `key` belongs to the database, so that another broker's handles are not accepted."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = blake2b(key=key, digest_size=_TAG)
@@ -46,7 +46,7 @@ class Receipts:
         return b2a_base64(head + tag.digest(), newline=False).decode()
 
     def parse(self, handle: str) -> Receipt:
-        """What a handle says, whether it is true or not. Raises ReceiptHandleIsInvalid for garbage."""
+        """The content of a handle; its tag is not checked. Raises ReceiptHandleIsInvalid for garbage."""
         try:
             data = a2b_base64(handle, strict_mode=True) if len(handle) == _ENCODED_LENGTH else b""
             return _receipt(_layout.unpack_from(data))
@@ -54,7 +54,7 @@ class Receipts:
             raise _garbage(handle) from None
 
     def check(self, handle: str, receipt: Receipt, queue: int) -> None:
-        """Raises ReceiptHandleIsInvalid for what this broker has not written, and for another queue's handle."""
+        """Raises ReceiptHandleIsInvalid for a handle that this broker has not made, or of another queue."""
         tag = self._keyed.copy()
         data = a2b_base64(handle)
         tag.update(data[:_HEAD])

@@ -25,7 +25,7 @@ from semel.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, ServiceError, i
 from semel.sqs.service_model import enum_values
 
 _NEXT = f"SELECT {COLUMNS} FROM messages WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
-# One call gives up looking after so many messages that went to the dead-letter queue or had expired.
+# One call stops searching after this many messages that went to the dead-letter queue or had expired.
 _MAX_SET_ASIDE: Final = 1_000
 
 
@@ -72,7 +72,7 @@ def receive(
 
 
 def wait_seconds(queue: Queue, params: dict[str, Any]) -> int:
-    """How long a receive may wait: what it says itself, also 0, before what the queue says."""
+    """How long a receive may wait: its own value, even 0, takes precedence over the queue's."""
     seconds = params.get("WaitTimeSeconds")
     return queue.wait if seconds is None else int(seconds)
 
@@ -122,14 +122,14 @@ def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faul
             else:
                 chosen.append(row)
         if aside >= _MAX_SET_ASIDE:
-            # More may be ready behind them: whoever waits should look again.
+            # More may be ready behind them: polls that wait should look again.
             store.woken.add(queue.key)
             break
     return _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
 
 
 def _goes_elsewhere(store: Store, queue: Queue, row: Row, now: int) -> bool:
-    """Whether a message has expired, or has become a dead letter, and is gone."""
+    """Removes a message that has expired or has to be dead-lettered; returns whether it did."""
     number = row.id & NUMBER_MASK
     if row.enqueued + queue.retention <= now:
         remove(store, queue, {number: row.group}, now)
@@ -142,8 +142,8 @@ def _goes_elsewhere(store: Store, queue: Queue, row: Row, now: int) -> bool:
 
 
 def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | None, *, begun: bool) -> list[Row]:
-    """The next ready messages, taken out of where the ready ones are kept; on FIFO first from `group`, which is `begun`
-    if this call hands out a message of it."""
+    """The next ready messages, taken out of where the ready ones are kept. In a FIFO queue, first from `group`, which
+    is `begun` if this call already hands out a message of it."""
     generation = queue.generation
     store.write_out()
     if queue.fifo:
@@ -156,7 +156,7 @@ def _candidates(store: Store, queue: Queue, want: int, now: int, group: Group | 
 
 
 def _without_group(store: Store, generation: Generation, want: int) -> list[Row]:
-    """In the order of their places: those that came back, and those that were never received."""
+    """The next messages by place: those that were returned, and those that were never received."""
     low, states = generation.low, generation.states
     chosen: list[Row] = []
     while len(chosen) < want:
@@ -175,7 +175,7 @@ def _without_group(store: Store, generation: Generation, want: int) -> list[Row]
 
 
 def _returned(generation: Generation, most: int) -> list[int]:
-    """Numbers of messages that came back and stand before all that were never received."""
+    """Numbers of returned messages whose place is before all that were never received."""
     numbers: list[int] = []
     while len(numbers) < most:
         state = generation.next_returned()
@@ -188,8 +188,8 @@ def _returned(generation: Generation, most: int) -> list[int]:
 
 
 def _from_groups(store: Store, generation: Generation, want: int, group: Group | None, *, begun: bool) -> list[int]:
-    """FIFO: group after group as their turns come; all that a group can give before the next one. The look-ahead is for
-    finding groups: one that is begun has been found, however far away the rest of it is."""
+    """FIFO: one group after another, in the order of their turns; each gives all that it can before the next one. The
+    look-ahead limits only the search for groups: a group that is begun has been found, however far back the rest is."""
     end = look_ahead_end(store, generation)
     numbers: list[int] = []
     while len(numbers) < want:
@@ -218,11 +218,11 @@ def _from_groups(store: Store, generation: Generation, want: int, group: Group |
 def receive_ids(
     store: Store, queue: Queue, numbers: Iterable[int], visibility: int, caller: Caller, faults: FaultInjector
 ) -> Received:
-    """Hides exactly these messages and hands them out, in this order; whatever is not there or not ready is left out.
+    """Hides exactly these messages and hands them out, in this order, except those that do not exist or are not ready.
 
-    Neither the place in the queue counts nor the order in a FIFO group, and none goes to a dead-letter queue instead:
-    who asks for a message by name means this one. A message of a FIFO group that stays behind one taken so waits, as
-    it does behind any that is in flight."""
+    Their place in the queue and the order of FIFO groups are ignored, and none goes to a dead-letter queue instead,
+    because the caller asked for these very messages. The messages that remain in a FIFO group behind one of them wait,
+    as they do behind any message in flight."""
     now, generation = caller.now, queue.generation
     store.touched.add(generation)
     expire_all(store, queue, now)
@@ -261,7 +261,7 @@ def _hand_out(
     now: int,
     faults: FaultInjector,
 ) -> list[Handed]:
-    """Whoever calls this writes the log. `groups`: all from which a message was taken, also if it went elsewhere."""
+    """The caller writes the log. `groups`: all groups from which a message was taken, even if it went elsewhere."""
     generation, encode = queue.generation, store.receipts.encode
     states, counts, queue_id, start = generation.states, generation.counts, queue.id, store.start
     handed: list[Handed] = []
@@ -313,7 +313,7 @@ def _remember_attempt(store: Store, generation: Generation, attempt: str, states
 
 
 def _same_again(store: Store, queue: Queue, attempt: str, visibility: int, now: int) -> list[Handed]:
-    """What an earlier receive with the same attempt id got, hidden anew; nothing if any of it has changed since."""
+    """The messages that an earlier receive with this attempt id got, hidden again; none if any of them has changed."""
     generation = queue.generation
     earlier = generation.attempts.get(attempt)
     if earlier is None or earlier.expires <= now:
@@ -372,7 +372,7 @@ def _shown(queue: Queue, row: Row, state: MessageState, view: View) -> str:
 
 
 def system_attributes(queue: Queue, row: Row, receives: int, first: int) -> dict[str, str]:
-    """All that a message has; `receives` and `first` in this queue."""
+    """All system attributes of a message; `receives` and `first` are those in this queue."""
     extra = row.extras()
     first = extra.get("first", first)
     attributes = {

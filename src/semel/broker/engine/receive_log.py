@@ -1,9 +1,9 @@
-"""The receive log: what receives and changes of visibility did to messages, so that it is known after a restart.
+"""The receive log: the effects of receives and changes of visibility, so that they are known after a restart.
 
 A transaction appends one row for each generation in which it received, returned or hid messages: the whole state of
-each of them. Nobody waits until this is on disk: without the last rows, messages are delivered again, which SQS may do
-at any time. Rules: newer rows count; a row is of no use once all its messages are gone or stand in newer rows; the log
-is trimmed from its front, and what is still of use there is appended again.
+each of them. Nothing waits until this is on disk: if the last rows are lost, messages are delivered again, which SQS
+may do at any time. Rules: the newest row of a message counts; a row is obsolete once all its messages are deleted or in
+newer rows; the log is trimmed from its front, and states that still count are appended again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semel.broker.engine.schema import IN_FLIGHT, READY
 from semel.sqs import limits
 
 _FIELDS: Final = 6  # of a state: number, place, receives (and the start of the last one), first, received, due
-_START_BITS: Final = 32  # below the start; 0 in what was written before starts were counted
+_START_BITS: Final = 32  # below the start, which is 0 in rows from before starts were counted
 _RECEIVES: Final = (1 << _START_BITS) - 1
 _APPEND = "INSERT INTO receive_log (id, generation, states, attempt, attempted) VALUES (?, ?, ?, ?, ?)"
 _LAST = "SELECT coalesce(max(id), 0) FROM receive_log"
@@ -51,7 +51,7 @@ class ReceiveLog:
         self._next = last + 1
 
     def add(self, generation: Generation, states: Sequence[MessageState]) -> None:
-        """These have changed."""
+        """Records that these have changed."""
         changed = self._changed.get(generation)
         if changed is None:
             self._changed[generation] = list(states)
@@ -63,7 +63,7 @@ class ReceiveLog:
         self._attempts.append((generation, states, _encode(states), attempt, now))
 
     def drop(self, generation: Generation) -> None:
-        """The generation is no more."""
+        """The generation was retired: nothing of it is written any more."""
         self._changed.pop(generation, None)
         self._attempts = [attempt for attempt in self._attempts if attempt[0] is not generation]
 
@@ -82,7 +82,7 @@ class ReceiveLog:
         self.forget()
 
     def forget(self) -> None:
-        """What was collected has been written, or has not happened."""
+        """Clears what was collected: it has been written, or was rolled back."""
         self._changed = {}
         if self._attempts:
             self._attempts = []
@@ -98,8 +98,8 @@ class ReceiveLog:
     # Reading it again.
 
     def restore(self, generation: Generation) -> None:
-        """Gives the messages of a generation the states that the log has for them. Those that are gone have none;
-        groups are not touched."""
+        """Gives the messages of a generation the states that the log has for them. Deleted messages get none;
+        groups are not changed."""
         newest: dict[int, tuple[Fields, int]] = {}
         for row, encoded, attempt, attempted in self._db.execute(_OF_GENERATION, (generation.id,)):
             entries = list(_decode(encoded))
@@ -134,7 +134,7 @@ class ReceiveLog:
         return self._states > self._limit
 
     def trim(self, generations: dict[int, Generation], now: int) -> bool:
-        """Drops a few of the oldest rows; what is still of use is appended again. True if there is more to do."""
+        """Drops a few of the oldest rows; states that still count are appended again. True if there is more to do."""
         if not self.is_long:
             return False
         oldest = self._db.execute(_OLDEST, (_TRIMMED_ROWS,)).fetchall()
@@ -154,12 +154,12 @@ class ReceiveLog:
         if oldest:
             self._db.execute(_DROP, (oldest[-1][0],))
         self._states -= dropped
-        # If most of it is of use, the log is not too long: more has to come before it is worth another try.
+        # If most of it still counts, the log is not too long: it must grow before another try is worth it.
         self._limit = _LONG + (self._states if 2 * kept > dropped else 0)
         return self.is_long
 
     def _keep_attempt(self, generation: Generation, name: str, now: int) -> None:
-        """Appends it again, unless it has expired or lost its meaning."""
+        """Appends an attempt again, unless it has expired or is no longer valid."""
         attempt = generation.attempts.get(name)
         if attempt is None or attempt.expires <= now:
             return

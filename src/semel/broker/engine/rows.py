@@ -1,7 +1,7 @@
 """The row of a message: how it is written, and how it is read again.
 
 `wire` is a part of a JSON object: the three members of a message that every client gets, written once when the message
-is sent and joined into each answer as they are. The first two have fixed lengths, so that SQLite finds them too.
+is sent and joined into each answer as they are. The first two have fixed lengths, so that SQL can find them, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXTRA_ATTRIBUTES: Final = (
 
 
 class DamagedRow(sqlite3.DatabaseError):
-    """SQLite has read the row of a message, and what is in it was never written by a broker."""
+    """SQLite could read the row of a message, but no broker ever wrote its content."""
 
     sqlite_errorname = "SQLITE_CORRUPT"
 
@@ -62,8 +62,8 @@ class Row(NamedTuple):
         """What most messages don't have:
 
         attributes, dedup, trace: as they were sent; sender: if it is not the queue's account; source: the ARN of the
-        queue that it is a dead letter of; prior, first, sent: receives, first receive and SentTimestamp that it brought
-        from other queues."""
+        queue that it was dead-lettered from; prior, first, sent: receives, first receive and SentTimestamp that it
+        brought from other queues."""
         return _json(self.extra) if self.extra else _NOTHING
 
 
@@ -81,7 +81,7 @@ def wire_of(message_id: str, body: str) -> tuple[str, str]:
 
 
 def with_id(wire: str, message_id: str) -> str:
-    """The same message under another id."""
+    """The `wire` of the same message under another id."""
     return f'"MessageId":"{message_id}{wire[_ID_AT.stop :]}'
 
 

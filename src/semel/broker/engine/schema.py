@@ -16,7 +16,7 @@ from typing import Final
 from semel.broker.engine.damage import check_values
 from semel.errors import StartError
 
-SCHEMA_VERSION: Final = 3  # 2 has the same tables, and no starts in its receive log
+SCHEMA_VERSION: Final = 3  # version 2 has the same tables, but no starts in its receive log
 APPLICATION_ID: Final = 0x53454D4C  # "SEML"
 GENERATION_BITS: Final = 40
 NUMBER_MASK: Final = (1 << GENERATION_BITS) - 1
@@ -25,8 +25,8 @@ DATABASE_NAME: Final = "broker.db"
 READY, IN_FLIGHT, DELAYED = 0, 1, 2
 
 # A commit is in the log (WAL) when it returns, and on disk when the server has synced the log, which it does before it
-# answers. The cache is a bound on memory, not a goal. The log is written into the database by the server, between two
-# transactions; what SQLite does itself is for a log that grew faster than was foreseen.
+# answers. The size of the cache is an upper bound. The server writes the log into the database between two
+# transactions; SQLite's own checkpoints are for a log that grows faster than expected.
 _PRAGMAS: Final = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -60,7 +60,7 @@ CREATE TABLE deleted_queues (
 
 -- `live` is 0 once the generation only waits to be swept. Numbers below `numbers_end` may have been given out.
 CREATE TABLE generations (
-    -- Never an id twice: rows and dedup ids of a dead generation are still about.
+    -- Ids are never used twice: rows and dedup ids of a dead generation may still be there.
     id INTEGER PRIMARY KEY AUTOINCREMENT, live INTEGER NOT NULL, numbers_end INTEGER NOT NULL
 );
 
@@ -75,7 +75,7 @@ CREATE TABLE messages (
     arrived  INTEGER                    -- when it came, if it came with an older date than its neighbours
 );
 
--- What became of messages that were received: each row has the whole state of some messages, newer rows count.
+-- The state of messages that were received: each row has the whole state of some messages; the newest row counts.
 CREATE TABLE receive_log (
     id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, states BLOB NOT NULL,
     attempt TEXT, attempted INTEGER     -- the ReceiveRequestAttemptId of the receive, and its time
@@ -101,7 +101,7 @@ CREATE INDEX move_tasks_by_source ON move_tasks (source, number);
 
 
 def open_database(folder: Path | None) -> sqlite3.Connection:
-    """The database in `folder`, made if it is missing; in memory without one. Raises StartError with the way out."""
+    """Opens or creates the database in `folder`, or one in memory. Raises StartError, which says what to do."""
     if folder is None:
         return _prepare(_connect(":memory:"), "memory")
     try:
@@ -125,7 +125,7 @@ def open_database(folder: Path | None) -> sqlite3.Connection:
 
 
 def _connect(target: str) -> sqlite3.Connection:
-    # The server commits from a helper thread while its own thread waits: one at a time, never both.
+    # The server runs checkpoints on another thread. Meanwhile its own thread leaves the database alone.
     return sqlite3.connect(target, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=0)
 
 

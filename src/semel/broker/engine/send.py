@@ -44,7 +44,7 @@ class Draft(NamedTuple):
     trace: dict[str, dict[str, Any]] | None
     group: str | None
     dedup: str | None
-    is_plain: bool = False  # a body and nothing else, to be had at once
+    is_plain: bool = False  # it has only a body, and no delay
 
 
 def send(store: Store, queue: Queue, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _too_long(queue: Queue, verdict: str) -> ServiceError:
 
 
 def _check_fifo_batch(queue: Queue, entries: list[dict[str, Any]]) -> None:
-    """A missing id fails a whole batch; a missing group as another error than it is for one message."""
+    """A missing dedup id fails the whole batch. So does a missing group, with another error than for one message."""
     for entry in entries:
         if "MessageGroupId" not in entry:
             raise ServiceError(INVALID_PARAMETER_VALUE, missing("MessageGroupId").message)
@@ -164,7 +164,7 @@ def _count_sent(store: Store, queue: Queue, number: int, size: int) -> None:
 
 
 def _enqueue_plain(store: Store, queue: Queue, body: str, caller: Caller) -> dict[str, Any]:
-    """The short way for most messages: no attributes, no group, no delay."""
+    """The fast path for most messages: no attributes, no group, no delay."""
     generation, message_id = queue.generation, store.new_id()
     wire, md5 = wire_of(message_id, body)
     store.insert_plain(store.next_row(generation), caller.now, wire)
@@ -217,7 +217,7 @@ def _enqueue(store: Store, queue: Queue, drafts: list[Draft], caller: Caller) ->
 
 
 def enter(generation: Generation, number: int, group_name: str | None, due: int, now: int) -> None:
-    """A message is new in a queue: ready, or delayed until `due`."""
+    """Adds a new message to a queue: ready, or delayed until `due`."""
     group = None
     if group_name is not None:
         group = generation.group(group_name)

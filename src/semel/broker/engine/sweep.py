@@ -1,4 +1,4 @@
-"""Sweeping: what nothing refers to any more is deleted a little at a time, so that it never holds up a request."""
+"""Deletes what nothing refers to any more, a little at a time, so that it never holds up a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SWEEP_NAMES = "DELETE FROM deleted_queues WHERE at <= ?"
 
 
 def sweep(store: Store, now: int) -> bool:
-    """Deletes a chunk of everything that is over. True if there is more to sweep."""
+    """Deletes a chunk of everything that has expired or is no longer used. True if there is more to sweep."""
     store.write_out()
     more = _sweep_generation(store)
     more = store.dedup.sweep(now, _CHUNK) or more

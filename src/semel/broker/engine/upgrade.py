@@ -1,4 +1,4 @@
-"""Data folders of earlier versions: their tables become those of today, with all that is in them."""
+"""Upgrades data folders of earlier versions: converts their tables to those of today, with all their content."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _CHUNK: Final = 1_000
 
 
 def from_version_1(db: sqlite3.Connection, create_tables: Callable[[sqlite3.Connection], None]) -> None:
-    """Version 1 kept the state of each message in its row, and had one region and account, which it did not write down:
-    the store fills in its own."""
+    """Version 1 kept the state of each message in its row, and had one region and account, which it did not store:
+    today's store fills in its own."""
     for (index,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL").fetchall():
         db.execute(f"DROP INDEX {index}")
     for table in (*_OLD, *_KEPT):

@@ -1,4 +1,4 @@
-"""What a message may be: body, attributes, ids, sizes. Pure; each failure is the error that SQS answers."""
+"""What a message may be: body, attributes, ids, sizes. Pure; each failure is the error that SQS returns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _bad_attribute(text: str) -> ServiceError:
 
 
 def checked_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int]:
-    """Message attributes as they are kept, and their size: names, types and values all count."""
+    """Message attributes as they are stored, and their size: names, types and values all count."""
     if len(attributes) > limits.MAX_MESSAGE_ATTRIBUTES:
         raise _bad_attribute(
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
@@ -94,7 +94,7 @@ def _checked_attribute(name: str, value: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _checked_number(name: str, text: str) -> str:
-    """A Number has up to 38 digits, 10^-128 to 10^126. Kept as given: clients check the MD5 of what they sent."""
+    """A Number has up to 38 digits, 10^-128 to 10^126. Stored as given: clients check the MD5 of what they sent."""
     if not limits.NUMBER.match(text.strip()):
         raise _bad_attribute(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     if not limits.is_number(text):

@@ -36,12 +36,12 @@ class Protocol(Enum):
     QUERY_AS_JSON = "query, answered in JSON"
 
 
-# Python 3.11 searches for a member each time it is named.
+# Python 3.11 looks a member up each time it is named.
 _JSON, _QUERY, _QUERY_AS_JSON = Protocol
 
 
 class Call(NamedTuple):
-    """One request, decoded and checked against the service model. Nobody changes `params`."""
+    """One request, decoded and checked against the service model. `params` must not be changed."""
 
     operation: Operation
     params: dict[str, Any]

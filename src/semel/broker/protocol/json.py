@@ -1,8 +1,8 @@
 """AWS JSON 1.0: the protocol of today's SDKs. Bytes to parameters, results to bytes.
 
-A body is read twice at most. The first reader is compiled from the service model, reads and checks in one go, and knows
-only right and wrong. What it does not take is left to the exact check of `semel.sqs.service_model`, which knows what is
-wrong and what is merely unusual: null, binary, very large numbers. Members that the model does not know are skipped.
+A body is read at most twice. The first reader is compiled from the service model, and reads and checks in one step, but
+can only accept or reject. What it rejects goes to the exact check of `semel.sqs.service_model`, which tells what is
+wrong from what is merely unusual: null, binary, very large numbers. Members that the model does not have are skipped.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def is_warm() -> bool:
 
 
 def warm_up() -> None:
-    """Compiles the readers, which takes longer than a broker takes to start. On any thread; meanwhile all is read by
-    the exact check."""
+    """Compiles the readers, which takes longer than a broker takes to start. It may run on any thread; until it is
+    done, the exact check reads all bodies."""
     import msgspec
 
     whole_number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -66,7 +66,7 @@ def warm_up() -> None:
 
 
 class _Blob:
-    """The type of binary members, which the exact check takes."""
+    """The type of binary members, which are left to the exact check."""
 
 
 def _leave_to_the_exact_check(_type: type, _value: Any) -> Any:

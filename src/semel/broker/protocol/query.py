@@ -1,10 +1,10 @@
-"""The older Query protocol: a form in, XML out. Names of members are those of SQS before it spoke JSON.
+"""The older Query protocol: a form in, XML out. Members have the names that they had before SQS spoke JSON.
 
-Whoever accepts `application/json` gets JSON instead of XML, which is not that of AWS JSON 1.0. Certain, as API Gateway
-and R users have it from the live service: the wrappers, `queueUrls`, `messages`, attributes as a list of `Name` and
-`Value`, null for what is not there, `Error` with `Code` and `Message`. Inferred from that: the lists of batches and of
-move tasks under the names of the service model, tags as a list of `Key` and `Value`, and what is inside of a message
-attribute.
+A client that accepts `application/json` gets JSON instead of XML, in another form than AWS JSON 1.0. Known from the
+live service, by way of users of API Gateway and R: the wrappers, `queueUrls`, `messages`, attributes as a list of
+`Name` and `Value`, null for what is not there, `Error` with `Code` and `Message`. Inferred from these: the lists of
+batches and of move tasks under the names of the service model, tags as a list of `Key` and `Value`, and the content of
+a message attribute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INDEX: Final = re.compile(r"[0-9]{1,9}\Z")
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _QUEUE_PATH: Final = re.compile(r"/\d{12}/[^/]+/?\Z")
 _NOT_ABOUT_A_QUEUE: Final = frozenset({"CreateQueue", "ListQueues"})
-# SDKs for Java write `Tags.1.Key` in TagQueue, and the service takes it.
+# SDKs for Java write `Tags.1.Key` in TagQueue, and the service accepts it.
 _OTHER_NAMES: Final = {"Tags": "Tags"}
 _JSON_NAMES: Final = {"QueueUrls": "queueUrls", "Messages": "messages"}
 
@@ -71,15 +71,15 @@ def parse(method: str, target: str, body: bytes, origin: str) -> tuple[Operation
         fields["QueueUrl"] = origin + path.rstrip("/")
     params = _read_structure(_Tree.of(fields), operation.input)
     for member in operation.input.required:
-        # A form cannot say "an empty list"; what an empty one means is for the rules to say.
+        # A form cannot express an empty list; the rules decide what one means.
         if operation.input.members[member].type == "list":
             params.setdefault(member, [])
     return operation, operation.input.check(params, "request")
 
 
 def resolved(path: str) -> str:
-    """A path without dot segments and doubled slashes. Signatures are made over this form: whatever else is in a path
-    can be changed on the way, and must not change which queue is meant."""
+    """A path without dot segments and doubled slashes. Signatures cover this form: anything else in a path can be
+    changed on the way, and must not change which queue is meant."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

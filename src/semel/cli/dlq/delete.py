@@ -37,9 +37,9 @@ def _add_delete(actions: Any) -> None:
         "delete",
         _delete,
         "delete messages, after a snapshot",
-        description="""Delete messages. The errors and the number of messages are shown first, and the queue's name
-        must be typed; only messages that were counted then are deleted. Every message is in a snapshot on disk before
-        it is deleted: semel dlq restore sends it back.""",
+        description="""Delete messages. The command first shows the errors and the number of messages, and asks for the
+        queue's name; only the messages that it counted are deleted. Every message is in a snapshot on disk before it
+        is deleted: semel dlq restore sends it back.""",
         examples="""
         semel dlq delete orders-dlq --where 'age > 7d'
         semel dlq delete orders-dlq --where 'age > 7d' --yes --snapshot old.jsonl
@@ -121,8 +121,8 @@ def _add_restore(actions: Any) -> None:
         examples="semel dlq restore old.jsonl\nsemel dlq restore messages.jsonl --to orders-dlq",
         codes=_CODES,
     )
-    parser.add_argument("file", type=options.some_text, metavar="FILE", help="as `delete` or `export` wrote it")
-    option(parser, "--to QUEUE", "send all to this queue (default: the queue that each was in)", env="never")
+    parser.add_argument("file", type=options.some_text, metavar="FILE", help="a file that `delete` or `export` wrote")
+    option(parser, "--to QUEUE", "send all messages to this queue (default: the queue that each was in)", env="never")
     add_places(parser)
     options.add(parser, "--quiet")
     options.add_output(parser)

@@ -1,4 +1,4 @@
-"""`semel dlq edit`: a message as JSON in an editor, sent as a copy. What was written is kept until it was sent."""
+"""`semel dlq edit`: opens a message as JSON in an editor, and sends it as a copy. The text is kept until it is sent."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def add_to(actions: Any) -> None:
     options.add_queue(parser)
     parser.add_argument("id", type=options.some_text, metavar="ID", help="the message id")
     option(parser, "--to QUEUE", "send the copy to this queue (default: the message's source queue)", env="never")
-    option(parser, "--new-key KEY", "a new key for the copy; `auto` makes one", env="never")
+    option(parser, "--new-key KEY", "a new key for the copy; `auto` generates one", env="never")
     source = parser.add_mutually_exclusive_group()
     option(source, "--body FILE", "take the body from this file, without an editor; - is standard input", env="never")
     option(source, "--file FILE", "send the document that an earlier edit kept, without an editor", env="never")
-    option(parser, "--group GROUP", "another message group", env="never")
+    option(parser, "--group GROUP", "message group of the copy (default: that of the message)", env="never")
     options.add_ledger(parser)
     options.add(parser, "--any-queue", "--yes", "--receive")
     add_places(parser)
@@ -98,7 +98,7 @@ def _key_text(message: DeadLetterMessage, key: str | Key) -> str:
 
 
 def _wanted(message: DeadLetterMessage, key: str | Key, args: argparse.Namespace, draft: _Draft) -> Wanted | None:
-    """What is to be different in the copy; None if nothing is."""
+    """What the copy changes; None if nothing."""
     from semel.dlq.edit import EditError, Wanted, read_document
 
     to = args.to or ""
@@ -123,8 +123,8 @@ def _content(name: str, file: str) -> str:
 
 
 class _Draft:
-    """The editor's file. It is removed once it was sent, or if nothing was changed in it. Else it is kept, whatever
-    ended the command, and the way to go on with it is printed."""
+    """The file for the editor. It is removed if its text was sent or not changed. Otherwise it is kept, however the
+    command ends, and the command that sends it is printed."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.sent = False
@@ -164,7 +164,7 @@ class _Draft:
 
 
 def _edited(message: DeadLetterMessage, key: str | Key, args: argparse.Namespace, draft: _Draft) -> Wanted | None:
-    """Opens the editor, and again while what was saved cannot be read and the user wants to correct it."""
+    """Opens the editor. If the saved text is not valid and the user wants to correct it, opens the editor again."""
     from semel.dlq.edit import EditError, document, read_document
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

@@ -1,4 +1,4 @@
-"""`semel dlq queues`, `list`, `groups`, `show` and `export`: what reads messages and changes nothing."""
+"""`semel dlq queues`, `list`, `groups`, `show` and `export`: the commands that change nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _add_queues(actions: Any) -> None:
         first 1,000 messages). On SQS messages must be received for that (--sample).""",
         examples="semel dlq queues\nsemel dlq queues --output json\nsemel dlq queues --sample",
     )
-    option(parser, "--sample", "on SQS: receive up to ten messages of each queue for their age")
+    option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know their age")
     options.add(parser, "--receive")
     add_places(parser)
     options.add_output(parser)
@@ -55,7 +55,7 @@ def _queues(args: argparse.Namespace) -> int:
 
 
 def sampled(service: Service, info: DeadLetterQueue, now: float, receive: bool) -> DeadLetterQueue:
-    """With ages from up to ten messages, where they are not known yet. They are received for that."""
+    """Adds the ages if they are not known yet. Up to ten messages are received for that."""
     from semel.dlq.access import PeekRisk
     from semel.dlq.queues import estimated
 
@@ -324,7 +324,7 @@ def _add_export(actions: Any) -> None:
         "export",
         _export,
         "write messages to a file as JSON lines",
-        description="""Write messages to a file as JSON lines, whole; semel dlq restore can send them again. The
+        description="""Write whole messages to a file as JSON lines; semel dlq restore can send them again. The
         messages stay in the queue.""",
         examples="""
         semel dlq export orders-dlq messages.jsonl --all

@@ -19,9 +19,9 @@ def add_to(actions: Any) -> None:
         "redrive",
         _redrive,
         "send messages back to their source queue, once",
-        description="""Send messages back to the queue that each came from, with the key that it had: what the ledger
-        knows as done is not done again. A message is sent before it is deleted: a crash loses nothing, run the command
-        again. The first messages are canaries; the rest follows only if those succeed.""",
+        description="""Send messages back to the queue that each came from, with the same key, so that finished work is
+        not done again. A message is sent before it is deleted, so a crash loses nothing: run the command again. The
+        first messages are canaries; the rest follows only if those succeed.""",
         examples="""
         semel dlq redrive orders-dlq --all --dry-run
         semel dlq redrive orders-dlq --where 'error ~ timeout' --canary 5 --rate 50
@@ -46,8 +46,8 @@ def add_to(actions: Any) -> None:
 
 def _add_ways(group: Any) -> None:
     # The defaults are those of RedrivePlan, which takes too long to import for `semel --help`.
-    option(group, "--to QUEUE", "send all to this queue (default: each to its source queue)", env="never")
-    option(group, "--dry-run", "count what matches and change nothing")
+    option(group, "--to QUEUE", "send all messages to this queue (default: each to its source queue)", env="never")
+    option(group, "--dry-run", "count the matching messages and change nothing")
     option(group, "--rate N", "maximum number of messages a second", type=options.rate)
     canary = group.add_mutually_exclusive_group()
     option(
@@ -77,12 +77,12 @@ def _add_ways(group: Any) -> None:
     option(
         group,
         "--engine ENGINE",
-        "stream, or sqs-move: SQS's own task, with --all, --no-canary and --rate only; it does not stop when "
-        "messages return",
+        "stream: Semel moves the messages; sqs-move: SQS's own task, with --all, --no-canary and --rate only, which "
+        "does not stop when messages return",
         choices=("stream", "sqs-move"),
         default="stream",
     )
-    option(group, "--threads N", "threads that send", type=options.at_least(1), default=16)
+    option(group, "--threads N", "number of threads that send", type=options.at_least(1), default=16)
 
 
 def _redrive(args: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ def add_to(actions: Any) -> None:
             ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
         },
     )
-    parser.add_argument("queue", nargs="*", metavar="QUEUE", help="these queues (default: all dead-letter queues)")
+    parser.add_argument("queue", nargs="*", metavar="QUEUE", help="queues to watch (default: all dead-letter queues)")
     option(parser, "--interval TIME", "time between two polls", type=options.duration, default="30s")
     option(
         parser, "--expires-within TIME", "alert this long before a message expires", type=options.duration, default="6h"
@@ -61,7 +61,7 @@ def add_to(actions: Any) -> None:
     option(parser, "--exit", "exit at the first alarm")
     option(parser, "--ignore-existing", "ignore messages that are already in the queues")
     option(parser, "--webhook URL", "POST each alarm to this URL as JSON")
-    option(parser, "--exec CMD", "run this for each alarm", dest="command")
+    option(parser, "--exec CMD", "run this command for each alarm", dest="command")
     option(parser, "--sample", "on SQS: receive up to ten messages of each queue to know when they expire")
     options.add(parser, "--receive")
     add_places(parser)
@@ -78,7 +78,7 @@ def _watch(args: argparse.Namespace) -> int:
         except SemelError as error:
             raise UsageError(str(error)) from None
     with _stopped_by_signals() as stopped, open_service(args) as service:
-        queues = _queues(service, args)  # a name that does not exist is an error now, and only now
+        queues = _queues(service, args)  # a queue that does not exist is an error only at the start
         channels = _channels(args, state_folder(), service.endpoint)
         if args.ignore_existing:
             for channel in channels:
@@ -123,7 +123,7 @@ def _queues(service: Service, args: argparse.Namespace) -> list[DeadLetterQueue]
 
 
 def _again(service: Service, args: argparse.Namespace) -> list[DeadLetterQueue]:
-    """An endpoint that does not answer for a while is no reason to exit."""
+    """The queues, or none: the watch goes on if the endpoint does not answer for a while."""
     try:
         return _queues(service, args)
     except SemelError as error:
@@ -140,7 +140,7 @@ def _begin(args: argparse.Namespace, queues: Sequence[DeadLetterQueue]) -> None:
     unknown = [info.name for info in queues if info.depth and info.first_expires is None]
     if unknown:
         output.notes(
-            f"SQS does not tell when messages of {', '.join(unknown)} expire; only arrivals raise alarms (--sample)"
+            f"SQS does not tell when messages of {', '.join(unknown)} expire: only arrivals raise alarms (see --sample)"
         )
 
 

@@ -72,12 +72,12 @@ def add_to(commands: Any) -> None:
         choices=options.LEVELS,
         default="warning",
     )
-    option(parser, "--verbose", "with evidence, commands and all findings")
+    option(parser, "--verbose", "show evidence, commands and all findings")
     common.add(parser, "--quiet")
     option(parser, "--watch", "continue until stopped, and report changes of the findings")
     common.add_interval(parser, "10s", "with --watch: ")
     option(parser, "--window TIME", "with --watch: how far back to examine", type=common.duration, default="1h")
-    # Not required: the options alone are an examination.
+    # Not required: without a subcommand, the options run an examination.
     more = parser.add_subparsers(title="commands", prog="semel doctor", metavar="COMMAND")
     rules = command(
         more,
@@ -173,7 +173,7 @@ def _deliver(report: str, file: Path | None) -> None:
     try:
         sys.stdout.buffer.write(report.encode("utf-8"))
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # whoever read it has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -221,7 +221,7 @@ def _watch(args: argparse.Namespace, wanted: Request) -> int:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Before the work, not after it."""
+    """Called before the work, so that no report is lost."""
     if args.watch and args.output == "html" and args.report is None:
         raise UsageError("--watch --output html needs --report FILE, which it writes again at each update")
     if args.report is None:

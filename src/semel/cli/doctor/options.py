@@ -1,4 +1,4 @@
-"""The options of `semel doctor`, from words to the doctor's request. What is wrong is said before any work."""
+"""The options of `semel doctor`, and the request that they make. Wrong options are reported before any work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "files or folders, local or s3://…: Semel's attempt log, or the log of any other consumer",
         **many,
     )
-    option(group, "--sample", "a log that comes with Semel: a boto3 loop that charges orders twice")
+    option(group, "--sample", "examine a log that comes with Semel: a boto3 loop that charges orders twice")
     option(group, "--map FIELDS", "fields of your own JSON lines, such as id=.msg.id,time=.ts", type=str)
     option(group, "--events WORDS", "your words for events, such as started=begin,recorded=ok", type=str)
     option(
@@ -48,8 +48,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "[QUEUE=]FILE with the output of get-metric-data, or the URL of a Semel broker",
         **many,
     )
-    option(group, "--since TIME", "ignore what is older: 2026-11-15T08:00Z, or 3d or 2h ago", type=str)
-    option(group, "--until TIME", "ignore what is newer (default: now)", type=str)
+    option(group, "--since TIME", "ignore older events: 2026-11-15T08:00Z, or how long ago, such as 3d or 2h", type=str)
+    option(group, "--until TIME", "ignore newer events (default: now)", type=str)
     options.add_ledger(group)
     option(group, "--ledger-retention TIME", "how long the ledger keeps a key, such as 14d", type=options.duration)
     option(group, "--alarms FILE", "output of `aws cloudwatch describe-alarms`", type=str)
@@ -80,7 +80,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def use_sample(args: argparse.Namespace) -> str:
-    """Have `--sample` stand for the options that it means; the command with all of them."""
+    """Sets the options that `--sample` stands for; returns the command with all of them."""
     from semel.doctor import SAMPLE
 
     for name in ("log", "map", "events", "queue", "visibility", "watch"):
@@ -92,7 +92,7 @@ def use_sample(args: argparse.Namespace) -> str:
 
 
 def request(args: argparse.Namespace, now: float) -> Request:
-    """The request that the options make. Raises UsageError if they make none."""
+    """The request that the options make. Raises UsageError if they do not go together."""
     from semel.doctor import diagnosis as examine
 
     since, until = _at("--since", args.since, now), _at("--until", args.until, now)
@@ -166,7 +166,7 @@ def _at(name: str, text: str | None, now: float) -> float | None:
 
 
 def moment(text: str, now: float) -> float:
-    """A time of ISO 8601 (UTC if it does not say), "now", or how long ago: "2h", "3d"."""
+    """A time of ISO 8601 (UTC if it has no offset), "now", or how long ago: "2h", "3d"."""
     if text.strip().lower() == "now":
         return now
     try:

@@ -18,8 +18,8 @@ Queues, messages, dead letters, jobs and workers as JSON.
 Times are seconds since 1970, durations are seconds, `null` means "not known". An error has an HTTP status and a body
 `{"error": …, "what_to_do": …}`.
 
-SQS shows a message only to those who receive it, which counts against the message and may move it on. Calls that would
-receive answer 409 unless they are made with `receive=1`. Semel's own broker needs no receives."""
+SQS shows a message only to those who receive it. That raises the message's receive count and may move it to another
+queue. Calls that would receive answer 409 unless they are made with `receive=1`. Semel's broker needs no receives."""
 TAGS: Final[list[dict[str, Any]]] = [
     {"name": "Queues", "description": "Depth, age, rates and their history, alarms, faults."},
     {"name": "Messages", "description": "List messages, the state of one; send."},

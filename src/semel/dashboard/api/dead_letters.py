@@ -1,4 +1,4 @@
-"""Dead-letter queues. Long work is a job; its id comes back at once."""
+"""Dead-letter queues. Long work runs as a job, whose id is returned at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class QueuesSchema(BaseModel):
 
 
 class DeleteRequest(BaseModel):
-    """`shown` is the `shown` of `impact` for the same selection: no other message is deleted. Ids need none."""
+    """`shown`: what `impact` returned as `shown` for the same selection. Only those messages are deleted. Not needed
+    with ids."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +57,7 @@ class DeleteRequest(BaseModel):
 
 
 class ResendRequest(BaseModel):
-    """What is left out stays as it is. `new_key`: "auto" for a random one; without it the key is kept."""
+    """Fields that are left out stay unchanged. `new_key`: "auto" for a random key; without it, the key is kept."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -85,7 +86,7 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/dead-letters/{queue}/groups", summary="Errors", response_model=ErrorGroups)
     def groups(queue: str, where: Where = "", receive: Receive = False) -> Response:
-        """`complete` is false if the queue is too large to be read in time: ask again, the search goes on."""
+        """`complete` is false if the queue is too large to be read in time. Ask again: the search continues."""
         return answer(inspector.groups(queue, where, receive=receive))
 
     @router.get("/dead-letters/{queue}/impact", summary="What an action would touch", response_model=Impact)
@@ -145,11 +146,11 @@ def routes(services: Services) -> APIRouter:
 
     @router.post("/dead-letters/{queue}/delete", summary="Delete messages", response_model=JobSchema, status_code=202)
     def delete(request: Request, queue: str, deletion: DeleteRequest, receive: Receive = False) -> Response:
-        """Each is deleted only after it was written to a snapshot, whose path is in the job's result."""
+        """Each message is deleted only after it was written to a snapshot, whose path is in the job's result."""
         Selection.of(deletion.where, deletion.ids, deletion.all)
         if deletion.shown is None and deletion.ids is None:
             raise SelectionError(
-                f"a delete says which messages were shown: ask dead-letters/{queue}/impact, and pass on its `shown`"
+                f"a delete must say which messages were shown: call dead-letters/{queue}/impact and pass its `shown`"
             )
         service.queue(queue)
         job = acting(request).delete(
@@ -174,7 +175,7 @@ def routes(services: Services) -> APIRouter:
         },
     )
     async def restore(request: Request, queue: str) -> Response:
-        """The body is the answer of `export`. The same content again sends only what was not sent before."""
+        """The body is a response of `export`. Posted again, it sends only the messages that were not sent before."""
         await run_in_threadpool(service.queue, queue)
 
         def begin(content: IO[bytes]) -> Response:

@@ -19,12 +19,12 @@ class JobsSchema(BaseModel):
 
 
 class ControlSchema(JobSchema):
-    acknowledged: bool = Field(description="whether the job has confirmed it; else it was only requested")
-    outcome: str = Field(description="in a sentence")
+    acknowledged: bool = Field(description="whether the job has confirmed the request")
+    outcome: str = Field(description="what was done, in a sentence")
 
 
 class Started(BaseModel):
-    started: bool = Field(description="false if one is running")
+    started: bool = Field(description="false if a diagnosis is already running")
 
 
 class Done(BaseModel):
@@ -68,7 +68,7 @@ def routes(services: Services) -> APIRouter:
         "/jobs/{id}/{action}", tags=["Jobs"], summary="Pause, resume or cancel a job", response_model=ControlSchema
     )
     def control_job(request: Request, id: str, action: Literal["pause", "resume", "cancel"]) -> Response:
-        """200: the job has confirmed it, and follows at its next checkpoint. 202: it was requested, and is not
+        """200: the job has confirmed the request, and follows it at its next checkpoint. 202: the request is not
         confirmed yet. 409: the job has ended, or its process is gone."""
         control = service.by(viewer(request).name).control(id, action)
         content = control.job.to_json() | {"acknowledged": control.acknowledged, "outcome": str(control)}

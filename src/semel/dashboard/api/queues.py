@@ -33,7 +33,7 @@ class MessageRequest(BaseModel):
     attributes: dict[str, AttributeSchema] = Field(default_factory=dict, max_length=10)
     delay: int | None = Field(None, ge=0, le=900, description="seconds; not for FIFO queues")
     group: str | None = Field(None, description="the message group; FIFO queues need one")
-    dedup: str | None = Field(None, description="the deduplication id; for FIFO queues a random one if it is left out")
+    dedup: str | None = Field(None, description="the deduplication id; by default, FIFO queues get a random one")
 
 
 class Sent(BaseModel):

@@ -1,4 +1,4 @@
-"""How the API answers and is described: as JSON of the same values that the pages show."""
+"""The answers of the API and their schemas: the values that the pages show, as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Problem(BaseModel):
     """What went wrong."""
 
     error: str = Field(description="what happened, and to what")
-    what_to_do: str = Field(description="the way out; may be empty")
+    what_to_do: str = Field(description="what to do about it; may be empty")
 
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
@@ -109,7 +109,7 @@ class JobSchema(BaseModel):
 def answer(content: Any, status: int = 200) -> Response:
     try:
         body = orjson.dumps(content, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
-    except (TypeError, orjson.JSONEncodeError):  # half of a surrogate pair, a number of more than 64 bits
+    except (TypeError, orjson.JSONEncodeError):  # a lone surrogate, a number of more than 64 bits
         body = json.dumps(content, default=_plain).encode()
     return Response(body, status, media_type="application/json")
 
@@ -119,7 +119,7 @@ def job_answer(job: Job, status: int = 200) -> Response:
 
 
 def json_lines(queue: str, lines: Iterator[bytes]) -> StreamingResponse:
-    """A file for download, while it is read. An error of the first line is raised before the answer begins."""
+    """Streams a file for download. An error in the first line is raised before the response begins."""
     first = next(lines, b"")
     return StreamingResponse(
         chain([first], lines),

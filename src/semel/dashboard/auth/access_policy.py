@@ -3,14 +3,15 @@
 A foreign page can make a browser send requests here, with our cookie, but it cannot choose Sec-Fetch-Site or Origin:
 - A request with an effect must say that it comes from our own pages, or from no page: Sec-Fetch-Site is same-origin or
   none; where that is missing (plain HTTP to another machine), Origin must be our Host.
-- If it says nothing, it comes from a script, or from a browser of before 2020. What a foreign page could make such a
-  browser send, a cookie or the body of a form, is refused. A bearer token is fine: no page can add one, only a proxy.
-- A request without an effect still costs work. Foreign pages get an answer only to links, which the user follows.
-- A foreign name that was pointed at this address (DNS rebinding) is our own site for a browser, so Host is checked.
+- If both are missing, it comes from a script, or from a browser older than 2020. A foreign page could make such a
+  browser send a cookie or the body of a form, so a request with either is refused. A bearer token makes up for that,
+  unless there is a proxy: no page can add one, but a proxy can.
+- A request without an effect still costs work, so foreign pages get an answer only to links that the user follows.
+- A browser takes a foreign name that points at this address (DNS rebinding) for our own site, so Host is checked.
 
-A session of a browser is a signed cookie that scripts cannot read, and that ends after twelve hours or at the logout.
-SameSite is Lax and not Strict: a link to the dashboard in a chat or a ticket must not lead to the login page. A link
-only shows something; whatever has an effect is checked.
+A browser's session is a signed cookie that scripts cannot read. It ends after twelve hours or at the logout. SameSite
+is Lax and not Strict: a link to the dashboard in a chat or a ticket must not lead to the login page. A link only shows
+something; requests with an effect are checked as above.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from semel.sqs.hosts import can_be_rebound, is_address, is_link, other_site, say
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_FAILURES: Final = 10  # wrong tokens from one address in a minute
 _MAX_ADDRESSES: Final = 10_000
-# The types of body that a page can send anywhere without asking first; "" is a body without a type.
+# The content types that a page can send to any site without a CORS preflight; "" is a body without a type.
 _FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "")
 _log: Final = logging.getLogger("semel.dashboard")
 LIFETIME: Final = 12 * 3600  # seconds
@@ -137,8 +138,8 @@ class AccessPolicy:
         raise Refused("the token is wrong", "pass the token that the dashboard was started with", 401)
 
     def _count_failure(self, address: str) -> None:
-        """A right token is never refused: others may have the same address. The limit is for the audit log; what keeps
-        tokens from being guessed is their length."""
+        """A correct token is never refused, as others may have the same address. The limit protects the audit log;
+        tokens cannot be guessed because they are long."""
         now = self._clock()
         with self._lock:
             recent = [at for at in self._failures.pop(address, ()) if at > now - 60]
@@ -152,7 +153,7 @@ class AccessPolicy:
         self._record(f"unknown {address}", "log in", f"refused: wrong token{last}")
 
     def _record(self, who: str, action: str, outcome: str) -> None:
-        # Whoever looks for what went wrong must get in although the disk is full.
+        # A full disk must not lock out those who look for what went wrong.
         if problem := self._audit.add(who, action, outcome=outcome):
             _log.warning("%s, %s: %s", action, who, problem)
 
@@ -168,7 +169,7 @@ class AccessPolicy:
         )
 
     def _address(self, headers: Mapping[str, str], remote: str) -> str:
-        """Behind a proxy, the last address that it added itself."""
+        """The client's address. Behind a proxy, it is the last one in X-Forwarded-For, which the proxy itself added."""
         if self.settings.proxy and (forwarded := headers.get("x-forwarded-for")):
             last = forwarded.rpartition(",")[2].strip()
             return last if is_address(last) else remote
@@ -194,7 +195,7 @@ class Session:
 
 
 class Sessions:
-    """`clock` returns seconds since 1970. The key is of this process: a restart ends all sessions."""
+    """`clock` returns seconds since 1970. The signing key is made at the start, so a restart ends all sessions."""
 
     def __init__(self, port: int, *, clock: Callable[[], float]) -> None:
         self.cookie = f"semel-{port}"  # browsers share the cookies of a host among its ports

@@ -1,7 +1,7 @@
-"""The access policy around the whole application: a request that it refuses reaches nothing behind it.
+"""The access policy around the whole application, which never sees a request that the policy refuses.
 
-It also limits the size of requests, and adds the headers to every response that keep a page to itself: no foreign
-script, frame or form, nothing in caches, no guessing of types.
+It also limits the size of requests, and adds security headers to every response: no foreign scripts, frames or forms,
+no caching, no guessing of content types.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from semel.dashboard.auth.access_policy import SAFE, AccessPolicy, Caller, Refused
 from semel.errors import SemelError
 
-MAX_BODY: Final = 8 * 1024 * 1024  # a message of a mebibyte, as JSON escapes or a form writes it
-MAX_LOGIN: Final = 64 * 1024  # of a form that everybody may send
+MAX_BODY: Final = 8 * 1024 * 1024  # room for a message of one MiB, escaped in JSON or encoded in a form
+MAX_LOGIN: Final = 64 * 1024  # for requests that need no token, such as the login form
 MAX_UPLOAD: Final = 512 * 1024 * 1024
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -35,14 +35,14 @@ _HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
-_TRUE: Final = frozenset({"1", "true", "on", "yes", "t", "y"})  # as FastAPI reads a bool
+_TRUE: Final = frozenset({"1", "true", "on", "yes", "t", "y"})  # what FastAPI reads as true
 _PUBLIC: Final = ("/static/", "/login", "/health", "/favicon.ico")
 
 
 class AuthMiddleware:
-    """Puts who calls into `request.state`: `caller`, and for pages `viewer`; both are None where anybody may call.
+    """Sets `request.state.caller` and, for pages, `request.state.viewer`. Both are None on paths that need no token.
 
-    `refusal` makes the response to a refused request. `counts`: whether showing messages counts as receives."""
+    `refusal` makes the response to a refused request. `counts`: whether showing messages counts as receiving them."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class AuthMiddleware:
             await response(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> Response | None:
-        """Nothing, or the response where the application is not asked."""
+        """None to let the request through, or a response to send instead of the application's."""
         policy, headers, safe = self._policy, Headers(scope=scope), scope["method"] in SAFE
         hosts = headers.getlist("host")
         policy.check_host(hosts[0] if len(hosts) == 1 else "")
@@ -107,7 +107,7 @@ class AuthMiddleware:
         try:
             return self._counts()
         except SemelError:
-            return True  # nothing answers, so nothing is shown either
+            return True  # the endpoint does not answer, so no messages are shown either
 
     def _refused(self, scope: Scope, refused: Refused) -> Response:
         response = self._refusal(scope, refused)
@@ -117,19 +117,19 @@ class AuthMiddleware:
 
 
 def logged_in(policy: AccessPolicy, headers: Mapping[str, str], cookie: str, page: str) -> Response:
-    """To a page, with the cookie of a session; an empty one ends it."""
+    """Redirects to a page and sets the session cookie; an empty cookie ends the session."""
     secure = headers.get("x-forwarded-proto") == "https"
     return RedirectResponse(own_page(page), 303, {"set-cookie": policy.sessions.set_cookie(cookie, secure=secure)})
 
 
 def login_address(scope: Scope) -> str:
-    """Back to the page afterwards, but no action is repeated."""
+    """The login page. It leads back to the page that was asked for, but does not repeat an action."""
     page = _address(scope) if scope["method"] in SAFE else "/"
     return "/login" if page == "/" else f"/login?next={quote(page, safe='')}"
 
 
 def own_page(address: str) -> str:
-    """No link to the dashboard may lead to another site."""
+    """The address if it is our own, else the start page: a link to the dashboard must not lead to another site."""
     return address if address.startswith("/") and not address.startswith(("//", "/\\", "/login")) else "/"
 
 
@@ -143,7 +143,7 @@ def _address(scope: Scope) -> str:
 
 
 def _take_token(scope: Scope) -> str:
-    """The token in the address of a page, which is removed from it: no log and no redirect has it."""
+    """Returns the token in the address of a page and removes it there, so that no log and no redirect contains it."""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     tokens = [value for name, value in pairs if name == "token"]
     if tokens:
@@ -152,7 +152,7 @@ def _take_token(scope: Scope) -> str:
 
 
 def _shows_messages(scope: Scope) -> bool:
-    """Whether a GET asks for messages: on SQS, they are received for that."""
+    """Whether a GET asks for messages. On SQS, they must be received for that."""
     if scope["path"].endswith("/export"):
         return True
     query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -173,7 +173,7 @@ def _too_large(scope: Scope) -> str:
 
 
 def _limited(scope: Scope, receive: Receive) -> Receive:
-    """Counts what comes in, for requests that do not say their length."""
+    """Counts the bytes that arrive, for requests that do not give their length."""
     left = _max_size(scope)
 
     async def limited() -> Message:
@@ -191,7 +191,7 @@ def _limited(scope: Scope, receive: Receive) -> Receive:
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:
-    # The pages name a static file with the hash of its content.
+    # Pages link to a static file with the hash of its content.
     lasting = scope["path"].startswith("/static/") and scope.get("query_string", b"").startswith(b"v=")
     caching = b"public, max-age=31536000, immutable" if lasting else b"no-store"
 

@@ -1,4 +1,4 @@
-"""Dialogs: one thing in full, a question, a number, the redrive form, the list of keys."""
+"""Dialogs: all details of one item, a question, a number, the redrive form, the list of keys."""
 
 from __future__ import annotations
 

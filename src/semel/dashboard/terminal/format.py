@@ -1,4 +1,4 @@
-"""The cells of the terminal's tables, and one thing in full. Pure: values in, text out.
+"""The cells of the terminal's tables, and all details of one item. Pure: values in, text out.
 
 The rule: foreign text goes through `semel.text.printable`, so that nothing in it controls the terminal.
 """
@@ -242,7 +242,7 @@ def job(job: Job) -> Row:
     )
 
 
-# One thing in full.
+# All details of one item.
 
 
 def body(text: str) -> str:

@@ -160,7 +160,7 @@ class Top(App[None]):
             self.update_now()
 
     def update_now(self) -> None:
-        """Read the visible board. One read at a time: a request meanwhile starts another one after it."""
+        """Reads the visible board. One read runs at a time; a request during a read starts another one after it."""
         if self._reading:
             self._again = True
             return
@@ -200,7 +200,7 @@ class Top(App[None]):
         self._tick()
 
     def report(self, text: str, *, bad: bool = False) -> None:
-        """The line at the bottom: what was done, or why not."""
+        """Writes the line at the bottom: what was done, or why not."""
         line = self.screen_stack[0].query_one("#status", Label)
         line.update(Text(printable(text), "bold red" if bad else "green"))
 
@@ -222,7 +222,7 @@ class Top(App[None]):
         self.update_now()
 
     def _focus_table(self) -> None:
-        """Unless a filter is being edited."""
+        """Focuses a table, unless a filter is being edited."""
         tables = self.board.query(LiveTable)
         free = len(self.screen_stack) == 1 and not self._filtering
         if free and not any(table.has_focus for table in tables):
@@ -319,7 +319,7 @@ class Top(App[None]):
             self.push_screen(Sheet(f"Message of {queue}", cells.message_in_full(page)))
 
     def in_background(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A function, not its coroutine: if the app ends first, it is never started."""
+        """Takes a function and not a coroutine, which would never be awaited if the app ends first."""
         self.run_worker(work)  # type: ignore[arg-type]  # the type of its result cannot be inferred
 
     async def _read(self, read: Callable[[], Any]) -> Any:
@@ -440,7 +440,7 @@ class Top(App[None]):
 
 
 async def on_thread(read: Callable[[], T]) -> T:
-    """What `read` returns or raises. A thread of its own, not a pool: quitting does not wait for a read that hangs."""
+    """Runs `read` on a thread of its own and not in a pool, so that quitting does not wait for a read that hangs."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""What is shown, whoever shows it: pages, JSON API, terminal. Needs nothing of the dashboard's own extra."""
+"""The data that pages, JSON API and terminal show. It needs no package of the dashboard extra."""
 
 from semel.dashboard.settings import Settings
 from semel.dashboard.views.inspector import QueueInspector

@@ -1,7 +1,7 @@
 """The state of the alarms that a queue should have, by the thresholds of `semel alarms`.
 
-What is not known is UNKNOWN, never OK; an alarm is raised only if the condition held for its whole period, as far as
-there is history.
+If a value is not known, the state is UNKNOWN, never OK. An alarm is raised only if its condition held for the whole
+period, as far as there is history.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from semel.doctor.alarms.alarms import FEWEST_RECEIVED, Alarm, Kind, alarms_for
 from semel.doctor.model import Case, DeadLetters, QueueState
 from semel.text import count
 
-_LATE: Final = 0.8  # of the retention: the oldest message is lost soon
+_LATE: Final = 0.8  # share of the retention; beyond it, the oldest message is lost soon
 
 
 def alarms_of(facts: QueueFacts, sources: Sequence[str]) -> tuple[Alarm, ...]:
@@ -89,7 +89,7 @@ def _age(alarm: Alarm, facts: QueueFacts, series: Series, now: float) -> AlarmSt
     held = all(past is None or past > alarm.threshold for past in _recent(series, series.oldest_age, alarm, now))
     text = f"The oldest message is {durations.text(round(age))} old, more than {limit}: the workers do not keep up."
     if not held:
-        return _state(alarm, Level.INFO, f"{text} For less than the period of the alarm.", age)
+        return _state(alarm, Level.INFO, f"{text} So far for less than the period of the alarm.", age)
     late = age > _LATE * facts.retention
     return _state(alarm, Level.CRITICAL if late else Level.WARNING, text, age)
 

@@ -57,11 +57,11 @@ _MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
         "How long a received message stays hidden from others. Work that takes longer needs a heartbeat, or it is "
         "delivered again.",
     ),
-    "RedrivePolicy": (_redrive, "Where a message goes that was received too often, and when."),
-    "MessageRetentionPeriod": (_duration, "How long a message is kept; after that SQS deletes it, read or not."),
+    "RedrivePolicy": (_redrive, "Where a message goes after too many receives, and after how many."),
+    "MessageRetentionPeriod": (_duration, "How long a message is kept; after that SQS deletes it, processed or not."),
     "ReceiveMessageWaitTimeSeconds": (
         _duration,
-        "How long a receive waits for a first message if the caller does not say; 0 is short polling: it costs more.",
+        "How long a receive waits for a first message by default. 0 means short polling, which costs more.",
     ),
     "DelaySeconds": (_duration, "How long a new message stays hidden at first."),
     "MaximumMessageSize": (_bytes, "The largest message that is accepted."),
@@ -72,22 +72,22 @@ _MEANING: Final[Mapping[str, tuple[Callable[[str], str], str]]] = {
     "FifoQueue": (_yes, "Order is kept within a message group, and a second send within five minutes is ignored."),
     "ContentBasedDeduplication": (
         _yes,
-        "Whether the body's digest stands in for a missing deduplication id: then equal bodies are one message.",
+        "Whether the digest of the body replaces a missing deduplication id. Equal bodies then count as one message.",
     ),
     "DeduplicationScope": (_same, "Whether deduplication ids count for the whole queue or for each message group."),
     "FifoThroughputLimit": (_same, "Whether the limit on calls is for the whole queue or for each message group."),
     "KmsMasterKeyId": (_same, "The key that messages are encrypted with."),
-    "KmsDataKeyReusePeriodSeconds": (_duration, "How long a data key is used again before KMS is asked for another."),
+    "KmsDataKeyReusePeriodSeconds": (_duration, "How long a data key is reused before SQS asks KMS for another."),
     "SqsManagedSseEnabled": (_yes, "Whether SQS encrypts messages with a key of its own."),
     "Policy": (_same, "Who may do what with this queue."),
     "CreatedTimestamp": (_time, "When the queue was made."),
-    "LastModifiedTimestamp": (_time, "When one of these attributes was changed last."),
-    "QueueArn": (_same, "Its name for policies and alarms."),
+    "LastModifiedTimestamp": (_time, "When one of these attributes last changed."),
+    "QueueArn": (_same, "The name of the queue in policies and alarms."),
 }
 
 
 def explained(attributes: Mapping[str, str]) -> tuple[QueueAttribute, ...]:
-    """The known ones in their usual order, then the others by name."""
+    """The known attributes in their usual order, then the others by name."""
     known = [name for name in _MEANING if attributes.get(name)]
     others = sorted(name for name, value in attributes.items() if name not in _MEANING and value)
     return (
@@ -97,7 +97,7 @@ def explained(attributes: Mapping[str, str]) -> tuple[QueueAttribute, ...]:
 
 
 def _shown(name: str, value: str) -> str:
-    """As it is where it has another form than SQS gives it."""
+    """The value with its unit; unchanged if it does not have the form that SQS gives it."""
     try:
         return _MEANING[name][0](value)
     except (ValueError, KeyError, TypeError, OverflowError, OSError):

@@ -24,7 +24,7 @@ from semel.telemetry.annotation_log import Annotation
 SAMPLE_SECONDS: Final = 10.0
 MAX_SAMPLES: Final = 2_160  # six hours
 CHART: Final = 360  # samples
-MAX_WORKERS: Final = 1_000  # that are kept after their end
+MAX_WORKERS: Final = 1_000  # whose counts are kept, including workers that have ended
 _CACHE_SECONDS: Final = 1.0
 _SAMPLE: Final = re.compile(r'semel_(\w+?)(?:_total)?\{queue="((?:[^"\\]|\\.)*)"\} (\S+)')
 # Fields whose counter has another name.
@@ -55,7 +55,7 @@ Counts = dict[str, dict[str, float]]
 
 
 class DeliveryCounts:
-    """Samples every ten seconds, and at each request. Thread-safe."""
+    """Takes a sample every ten seconds and at each request. Thread-safe."""
 
     def __init__(
         self, directory: WorkerDirectory, *, logs: Sequence[str] = (), clock: Callable[[], float] = time.time

@@ -1,7 +1,7 @@
 """The doctor's last diagnosis, and the next one in the background: a page never waits for it.
 
-One runs at a time: at the first request, on demand, and at a request when the last one is some minutes old. If the
-attempt logs cannot be read, the page says why, and the rest is examined all the same.
+One diagnosis runs at a time. It starts at the first request, on demand, and at a request when the last one is some
+minutes old. If the attempt logs cannot be read, the page says why, and everything else is examined anyway.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DoctorJob:
             return replace(self._page, running=self._running, step=self._step)
 
     def start(self) -> bool:
-        """Starts one in the background; False if one is running."""
+        """Starts a diagnosis in the background; False if one is already running."""
         with self._lock:
             if self._running:
                 return False
@@ -69,7 +69,7 @@ class DoctorJob:
         self._thread.start()
 
     def wait(self, timeout: float) -> bool:
-        """Waits for the running one; False if it still runs after the timeout."""
+        """Waits for the running diagnosis; False if it still runs after the timeout."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout)
@@ -103,7 +103,7 @@ class DoctorJob:
             self._running, self._step = False, ""
 
     def _diagnose(self, names: tuple[str, ...]) -> tuple[Diagnosis, str | None]:
-        """The diagnosis, and why it is without the attempt logs, if it is."""
+        """The diagnosis; and if the attempt logs could not be read for it, why."""
         from semel.doctor.diagnosis import Request, diagnose
 
         settings = self._settings

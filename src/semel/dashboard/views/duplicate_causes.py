@@ -1,7 +1,7 @@
 """The causes of duplicates in the last 24 hours: the doctor's analysis of the attempt log, in the background.
 
-A request gets the last result at once, and starts the next analysis: at most every ten seconds, for at most a tenth of
-the time. While no file changes, that is no more than a stat of the files.
+A request gets the last result at once, and starts the next analysis: at most every ten seconds, and for at most a
+tenth of the time. If no file has changed, the analysis is only a stat of each file.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CauseCounter:
 
     def _causes(self, now: float) -> DuplicateCauses:
         files = dict(self._files(now - WINDOW))
-        # Without a new line, nothing is counted again within the hour.
+        # If the files have not changed, nothing is counted again within the hour.
         state = (now // 3600, frozenset(files.items()))
         if state == self._state:
             return self._latest
@@ -105,7 +105,7 @@ class CauseCounter:
         return _summary(analyse(engine, follower.mapping, files=follower.names).behaviours)
 
     def _files(self, oldest: float) -> Iterator[tuple[str, int]]:
-        """Each file that changed in the window, with its size as JSON lines."""
+        """Each file that changed in the window, with the size that it would have as JSON lines."""
         days = Days.of(oldest, None)
         for path in map(local_path, self._paths):
             if os.path.isfile(path):
@@ -116,7 +116,7 @@ class CauseCounter:
                     yield from _sized(os.path.join(folder, name), oldest)
 
     def _opened(self, now: float) -> tuple[DuckDBEngine, LogFollower]:
-        """Opened anew once a day, as the follower keeps a list of all files that it has read."""
+        """The engine and the follower. Reopened once a day, as the follower keeps a list of all files it has read."""
         from semel.doctor.engine.duckdb import DuckDBEngine
         from semel.doctor.logs.follower import LogFollower
         from semel.doctor.logs.mapping import own

@@ -31,7 +31,7 @@ def reasons(
     workers: int = 0,
     blocked_by: str | None = None,
 ) -> tuple[str, ...]:
-    """`workers`: known ones that receive from its queue. `blocked_by`: an earlier message of its FIFO group."""
+    """`workers`: how many known workers receive from its queue. `blocked_by`: an earlier message of its FIFO group."""
     return (
         *_state(message, facts, now, is_dead_letter, in_progress, workers, blocked_by, trail),
         *_ledger(message, ledger, now),
@@ -94,8 +94,8 @@ def _ledger(message: DeadLetterMessage, ledger: LedgerEntry | None, now: float) 
         return
     if ledger.status == "done":
         yield (
-            f"Its key is done in the ledger, for {_for(now - ledger.changed)}: its effect has happened. When it is "
-            "delivered again, it is deleted and not run."
+            f"Its key has been done in the ledger for {_for(now - ledger.changed)}: its effect has happened. When it "
+            "is delivered again, it is deleted and not run."
         )
     elif ledger.status == "claimed":
         left = (ledger.lease_ends or now) - now

@@ -1,7 +1,7 @@
 """Everything that can be shown, for pages, JSON API and terminal: from the broker or SQS, the ledger and the workers.
 
-Nothing is read while nobody asks, except for a sample of the workers' counters. What was read is kept for a moment, so
-that ten tabs cost what one does. No method waits for long work. Thread-safe.
+Without requests, nothing is read except samples: of the workers' counters, and on SQS of the queues' attributes.
+Results are cached for a moment, so that ten tabs cost as much as one. No method waits for long work. Thread-safe.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from semel.telemetry.annotation_log import Annotation
 
 HOUR: Final = 3600.0
 RECEIVED_SECONDS: Final = 60.0  # for which received messages are shown without receiving them again
-_AGES_SECONDS: Final = 30.0  # for which the ages in all dead-letter queues are kept, as they take a peek at each
+_AGES_SECONDS: Final = 30.0  # for which the ages in all dead-letter queues are cached: they take a peek at each
 _AGE_SECONDS: Final = 10.0  # the same for one queue
 
 
@@ -113,7 +113,7 @@ class QueueInspector:
             self.client.close()
 
     def changed(self, queue: str | None = None) -> None:
-        """Something was sent, redriven, deleted …: read again."""
+        """Drops cached data, because something was sent, redriven, deleted …"""
         self.source.forget()
         for cache in (self._all_ages, self._ages, self._received_pages, self._received_messages):
             cache.forget()
@@ -134,12 +134,12 @@ class QueueInspector:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is Semel's broker."""
+        """Whether the endpoint is Semel's broker."""
         return self.source.is_ours
 
     @property
     def broker(self) -> BrokerSource:
-        """Semel's broker, for its faults. Raises DashboardError if the endpoint is another."""
+        """Semel's broker, for its faults. Raises DashboardError if the endpoint is not Semel's broker."""
         source = self.source
         if not isinstance(source, BrokerSource):
             raise DashboardError(
@@ -216,10 +216,10 @@ class QueueInspector:
         bodies: bool = False,
         fresh: bool = False,
     ) -> MessagePage:
-        """Messages that match, in their order, after a place. Raises ReceiveRequired and FilterError.
+        """Matching messages after a place, in the order of the queue. Raises ReceiveRequired and FilterError.
 
-        What was received is kept for a minute, so that a page that is loaded again does not receive again; `fresh`
-        receives."""
+        Received messages are cached for a minute, so that reloading a page does not receive them again. `fresh` does
+        not use the cache."""
         facts = self._facts(queue)
         wanted = filters.parse(where)
         limit = max(1, min(limit, MAX_PAGE))
@@ -246,7 +246,7 @@ class QueueInspector:
             raise gone(queue, id)
         is_dead_letter = self._is_dead_letter_queue(facts) or message.by_semel
         in_progress = self.directory.in_progress(message.id)
-        # A redriven message has a new id; its key finds the attempts before that, too.
+        # A redriven message has a new id; its key also finds the attempts before the redrive.
         ids = list(dict.fromkeys(filter(None, (message.id, message.original_id))))
         trail, trail_note = self.history.trail(ids, message.key)
         ledger, ledger_note = self.history.entry(self._ledger_keys(message, worker_keys(in_progress, trail)))
@@ -277,7 +277,7 @@ class QueueInspector:
         )
 
     def _access(self, queue: str, receive: bool, max_receive: int = MAX_PAGE) -> MessageAccess:
-        """On SQS reading is receiving, which is done only if the operator asked for it."""
+        """On SQS, reading messages means receiving them, which is done only if the operator asked for it."""
         self.check_receive(queue, receive)
         return open_access(self.client, queue, clock=self.now, max_receive=max_receive, accept_risk=receive)
 
@@ -336,7 +336,7 @@ class QueueInspector:
         wait: float = 0.2,
     ) -> DeadLetterPage:
         """The messages of a dead-letter queue that match, and their groups, as far as they were found within `wait`
-        seconds. `after`: a place in the queue; on SQS, which has none, a number of messages."""
+        seconds. `after`: a place in the queue; on SQS, which has no places, how many messages to skip."""
         row = self._dead_letter_queue(queue)
         try:
             wanted = filters.parse(where)
@@ -371,7 +371,7 @@ class QueueInspector:
         )
 
     def groups(self, queue: str, where: str = "", *, receive: bool = False, wait: float = API_SECONDS) -> ErrorGroups:
-        """The errors of all messages that match, read anew. Not complete if `wait` was too short: ask again."""
+        """The errors of all matching messages, from a new search. Not complete if `wait` was too short: ask again."""
         self.check_receive(queue, receive)
         total = self._facts(queue).depth
         result = self._searches.get(queue, filters.parse(where), total=total, wait=wait, fresh=True)
@@ -382,7 +382,7 @@ class QueueInspector:
     def _slice(
         self, queue: str, where: Filter, result: SearchResult, limit: int, after: str | None
     ) -> tuple[tuple[DeadLetterMessage, ...], str | None]:
-        """The messages after a place, and the place to go on after."""
+        """The messages after a place, and the place after which the next page starts."""
         kept = result.messages
         begin = place_of(after) or 0
         start = bisect_right(kept, begin, key=lambda message: message.place or 0) if self.is_ours else begin
@@ -391,7 +391,7 @@ class QueueInspector:
             return messages, str(messages[-1].place if self.is_ours else start + len(messages))
         if len(kept) == result.matched or not self.is_ours:
             return messages, None
-        # The search keeps the first messages only: what is behind them is read now.
+        # The search keeps only the first messages; those after them are read now.
         last = str(max(begin, kept[-1].place or 0))
         page = (
             self.messages(queue, str(where), limit=limit - len(messages), after=last) if len(messages) < limit else None

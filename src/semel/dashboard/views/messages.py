@@ -1,6 +1,6 @@
 """Messages of a queue, read through one access layer: peeked at on Semel's broker, received on SQS.
 
-Of one message also the ledger entry and the attempts; what cannot be read is a sentence with the way out, not an error.
+For one message, also the ledger entry and the attempts. If these cannot be read, a sentence says why and what to do.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from semel.telemetry.message_trail import Trail, TrailEvent
 
 PAGE: Final = 50  # messages, on pages and in the API
 MAX_PAGE: Final = 1_000
-PAGE_SECONDS: Final = 0.25  # that a page waits for a scan; it then shows the messages so far
-API_SECONDS: Final = 20.0  # that the API waits
+PAGE_SECONDS: Final = 0.25  # how long a page waits for a scan; it then shows the messages so far
+API_SECONDS: Final = 20.0  # how long the API waits for a scan
 MAX_RECEIVE: Final = 200  # messages of a queue that is not a dead-letter queue
 MAX_EVENTS: Final = 200
-READ_SECONDS: Final = 0.5  # that a page waits for the attempt log
+READ_SECONDS: Final = 0.5  # how long a page waits for the attempt log
 RESULT_BYTES: Final = 2_000
 _RETRY_AFTER: Final = 10.0  # seconds before a ledger that could not be reached is tried again
 
@@ -34,7 +34,7 @@ _RETRY_AFTER: Final = 10.0  # seconds before a ledger that could not be reached 
 def read_page(
     access: MessageAccess, where: Filter, *, limit: int, after: str | None, seconds: float, bodies: bool
 ) -> MessagePage:
-    """The first `limit` messages after a place that match; fewer, with `next`, if time is up before."""
+    """The first `limit` matching messages after a place. If time is up before that, fewer, and `next`."""
     messages: list[DeadLetterMessage] = []
     page = ScanPage([], 0, None, None, True, ReceiveCost(), ())
     ends = time.monotonic() + seconds
@@ -49,7 +49,7 @@ def read_page(
 
 
 def place_of(text: str | None) -> int | None:
-    """`after` as the place in a queue that it is."""
+    """Parses `after`, a place in a queue."""
     if not text:
         return None
     if not text.isdigit() or len(text) > 15:
@@ -73,7 +73,7 @@ def ledger_keys(message: DeadLetterMessage, scope: str, keys: Iterable[str]) -> 
 
 
 def worker_keys(in_progress: InProgress | None, trail: Sequence[TrailEvent]) -> list[str]:
-    """The newest first."""
+    """The keys that workers used, newest first."""
     keys = ([in_progress.key] if in_progress else []) + [event.key for event in reversed(trail)]
     return list(dict.fromkeys(filter(None, keys)))[:5]
 
@@ -102,7 +102,7 @@ class MessageHistory:
             return self._ledger
 
     def connected(self) -> Ledger | None:
-        """The same for actions, which must not run without it: tried every time. Raises LedgerUnavailable."""
+        """The ledger for actions, which must not run without it; each call connects again. Raises LedgerUnavailable."""
         self._failed = None
         try:
             return self.ledger
@@ -138,7 +138,7 @@ class MessageHistory:
         ), ""
 
     def trail(self, ids: Sequence[str], key: str) -> tuple[tuple[TrailEvent, ...], str]:
-        """All attempts by message id and key, from the attempt log, and why there are none or not all."""
+        """All attempts by message id and key, from the attempt log, and why there are none or only some."""
         if not self._logs:
             return (), "There is no attempt log: start the dashboard with --attempt-log PATH."
         try:

@@ -89,7 +89,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue, dead-letter queues included: `first_expires`, `retention` and `estimated` are filled in for those."""
+    """A queue. It may be a dead-letter queue; only those have `first_expires` and `estimated`."""
 
     name: str
     url: str
@@ -239,7 +239,7 @@ class DeadLetterPage:
     complete: bool = True
     where: str = ""
     next: str | None = None  # what to pass as `after` for more
-    needs_receive: bool = False  # on SQS: nothing was received, as nobody asked for it
+    needs_receive: bool = False  # on SQS: nothing was received, because the request did not ask for it
     cost: str = ""  # what the receives cost, in a sentence; "" for nothing
     error: str | None = None  # what is wrong with the filter, or why the queue could not be read
     shown: ShownMessages = _NONE_SHOWN
@@ -400,7 +400,7 @@ class AuditPage:
 
 
 class DashboardError(SemelError):
-    """`status` is HTTP's; `what_to_do` is the way out."""
+    """`status` is the HTTP status; `what_to_do` says how to solve the problem."""
 
     status = 400
 
@@ -414,6 +414,6 @@ class NotThere(DashboardError):
 
 
 class ReceiveRequired(DashboardError):
-    """On SQS a message is shown only by receiving it, and nobody has asked for that."""
+    """On SQS, a message must be received to be shown, and the request did not ask for that."""
 
     status = 409

@@ -1,4 +1,4 @@
-"""From facts and their history to the queues that are shown."""
+"""Makes the rows that are shown from the facts about queues and their history."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def _row(
 
 
 def _judged_as(facts: QueueFacts, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """A queue that is only called a dead-letter queue gets the alarms of one."""
+    """A queue that is a dead-letter queue only by its name gets the alarms of one, too."""
     return sources or (("",) if dead_letter_queues.is_called_so(facts.name) else ())
 
 
 def dated(row: QueueRow, queue: DeadLetterQueue) -> QueueRow:
-    """With the ages, which the broker knows only after a peek."""
+    """The row with the ages, for which messages of the broker must be peeked at."""
     return replace(row, oldest_age=queue.oldest_age, first_expires=queue.first_expires, estimated=queue.estimated)
 
 
 def estimated(row: QueueRow, messages: Sequence[DeadLetterMessage], now: float) -> QueueRow:
-    """With the ages of those messages that were received."""
+    """The row with ages estimated from the messages that were received."""
     oldest = min((message.sent for message in messages if message.sent), default=None)
     if oldest is None:
         return row

@@ -1,8 +1,8 @@
 """Background searches in dead-letter queues: a page shows what was found so far, and never waits for the rest.
 
 A fixed number of threads reads the queues, one page of each search in turn, so a large queue does not hold up the
-others. A search that nobody asks for any more is evicted, and stops. A finished one is continued at the end of the
-queue when messages were added, and repeated when messages have left or ages have grown. Memory is bounded: the first
+others. A search that nobody asks for any more is evicted and stops. A finished search continues at the end of the
+queue if messages were added, and is repeated if messages have left or have become older. Memory is bounded: the first
 messages that match are kept, the others are counted.
 """
 
@@ -32,7 +32,7 @@ _SHARE: Final = 5.0  # a search that took a second is not repeated within five
 log = logging.getLogger("semel.dashboard")
 _FREE: Final = ReceiveCost()
 
-# queue, filter, the place to start after, the time by which messages are judged
+# queue, filter, the place to start after, the time at which the filter is evaluated
 Scan = Callable[[str, Filter, int | None, float], Generator[ScanPage, None, None]]
 
 
@@ -46,8 +46,8 @@ class SearchResult:
     scanned: int = 0
     finished: bool = False
     complete: bool = False
-    end: int | None = None  # the place that it came to
-    at: float | None = None  # the time by which messages were judged
+    end: int | None = None  # the place that the search has reached
+    at: float | None = None  # the time at which the filter was evaluated
     cost: ReceiveCost = _FREE
     notes: tuple[str, ...] = ()
     error: str | None = None
@@ -119,7 +119,7 @@ class _Search:
 
 
 class Searches:
-    """Thread-safe. `scan` reads a queue; `now` is the time by which messages are judged."""
+    """Thread-safe. `scan` reads a queue; `now` is the time at which filters are evaluated."""
 
     def __init__(
         self, scan: Scan, *, now: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
@@ -142,7 +142,7 @@ class Searches:
     ) -> SearchResult:
         """The result so far, after `wait` seconds at most. `total`: how many messages the queue has.
 
-        `valid`: where a search costs receives, its result is good for that many seconds. `fresh`: a finished search is
+        `valid`: how many seconds a result is valid, for searches that cost receives. `fresh`: a finished search is
         repeated whatever its age."""
         key = (queue, str(where))
         with self._lock:
@@ -168,7 +168,7 @@ class Searches:
             return search.shown.result()
 
     def forget(self, queue: str) -> None:
-        """Messages of the queue were changed: the next request starts anew."""
+        """Messages of the queue were changed: the next request starts a new search."""
         with self._lock:
             for search in self._searches.values():
                 if search.queue == queue:
@@ -179,7 +179,7 @@ class Searches:
         self._pool.shutdown(wait=False)
 
     def _start_if_due(self, search: _Search, total: int, valid: float | None, fresh: bool) -> None:
-        """From the beginning, or where the last run ended if messages were only added since."""
+        """Starts at the beginning of the queue, or where the last run ended if messages were only added since."""
         shown = search.shown
         search.start = None
         if search.ended is not None and not search.outdated and not fresh:

@@ -1,4 +1,4 @@
-"""The workers: those registered in the state folder, and those named in the settings, by their health endpoints.
+"""The workers that are registered in the state folder or named in the settings, as their health endpoints report.
 
 All are asked in parallel, for two seconds at most; a worker that does not answer is shown with the reason.
 """
@@ -41,7 +41,7 @@ class WorkerDirectory:
         self._page: TtlCache[WorkersPage] = TtlCache(_CACHE_SECONDS)
 
     def addresses(self) -> list[WorkerRow]:
-        """Each endpoint once, as far as it is known without a request; an entry says more than a bare address."""
+        """Each endpoint once, with what is known without a request. A registry entry replaces a bare address."""
         registered = {worker.url: _registered(worker) for worker in registry.workers(self._folder)}
         named = {url: WorkerRow(url.partition("://")[2], url) for url in self._named if url not in registered}
         return list((registered | named).values())[:MAX_WORKERS]
@@ -135,7 +135,7 @@ def address_of(text: str) -> str:
     except ValueError:
         port, parts = None, urlsplit("http://")
     if parts.scheme not in ("http", "https") or not parts.hostname or port is None:
-        raise SemelError(f"--worker {text}: write HOST:PORT, the one that `semel run --health` says it listens on")
+        raise SemelError(f"--worker {text}: write HOST:PORT, as `semel run --health` reports it")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port}"
 

@@ -20,7 +20,7 @@ from semel.doctor.text_format import clean, number, when
 from semel.telemetry.annotation_log import Annotation
 from semel.text import UNKNOWN
 
-SPAN: Final = 1000.0  # across, in the plot's own units; the page stretches them
+SPAN: Final = 1000.0  # the width of a plot in its own units; the page stretches it
 _HEIGHT: Final = 126.0
 _TOP: Final = 16.0
 
@@ -79,7 +79,7 @@ def timeline(
     steps = (svg.round_times if times else svg.round_steps)(max(most, 1.0), 3)
     up = Scale(0, steps[-1], _HEIGHT, _TOP)
     levels = [svg.line(0, up(value), "100%", up(value), "grid" if value else "axis") for value in steps]
-    # Above the lines, so that it can be read
+    # Drawn above the lines, so that they can be read
     figures = [svg.label(0, up(value) - 3, write(value), "halo") for value in steps if value]
     plot = Markup(
         '<svg y="0" width="100%" height="{height:g}" viewBox="0 0 {:g} {height:g}" preserveAspectRatio="none">{}</svg>'

@@ -1,6 +1,6 @@
-"""Dead-letter queues, one of them with its messages by error, and the forms that act on those that match.
+"""The list of dead-letter queues, one queue with its messages by error, and the forms that act on matching messages.
 
-The rule: each form says first what it will touch, and where.
+The rule: each form first says which messages it affects, and where.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FormError(SemelError):
 
 
 class RedriveForm(FormFields):
-    """Which messages, and the fields of a redrive plan as text, empty where the plan has no value. The names are the
-    plan's own."""
+    """The selection of messages, and the fields of a redrive plan as text, empty where the plan has no value. The names
+    are those of the plan."""
 
     where: str = ""
     ids: list[str] = Field(default_factory=list)
@@ -94,7 +94,7 @@ def routes(context: RequestContext) -> APIRouter:
     def export(
         request: Request, queue: str, where: str = "", all: bool = False, any_queue: bool = False, receive: bool = False
     ) -> Response:
-        """All that match, as JSON lines, while they are read. A wrong request is refused before the answer begins."""
+        """Streams all matching messages as JSON lines. An invalid request is refused before the response begins."""
         service = context.service(request)
         service.queue(queue)
         lines = service.lines(queue, where or None, all=all, any_queue=any_queue, receive=receive)
@@ -196,7 +196,7 @@ def _limit(context: RequestContext, page: DeadLetterPage) -> int | None:
 
 
 def _shown(text: str) -> ShownMessages:
-    """What the form showed, as it came back with it."""
+    """What the form showed, which it sends back."""
     try:
         content = json.loads(text)
         ids = content["ids"]

@@ -1,4 +1,4 @@
-"""Deliveries: how many there were, how many effects, and the outcome of the others."""
+"""The page Deliveries: how many there were, how many had an effect, and the outcome of the others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def streams(page: DeliveriesPage) -> list[Stream]:
 
 
 def summary(page: DeliveriesPage) -> Markup:
-    """What was counted, and no more: that a key is recorded once is the ledger's rule, and the doctor checks it."""
+    """Claims only what was counted: that a key is recorded once is ensured by the ledger and checked by the doctor."""
     not_run = page.duplicates_deleted + page.claimed_elsewhere
     stopped = not_run + page.fenced
     if not stopped:

@@ -1,6 +1,6 @@
 """One message: its body, its state, every attempt, and, in a dead-letter queue, the form to edit and resend it.
 
-The rules: a body that nobody edited is sent as it was, byte by byte; text that could not be sent stays in the form.
+The rules: a body that was not edited is sent unchanged, byte for byte; text that could not be sent stays in the form.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LINE_ENDS: Final = {"lf": "\n", "crlf": "\r\n", "cr": "\r"}
 
 
 class EditForm(FormFields):
-    """`original` is the digest of the body that the form was made with, `line_end` the most frequent one in it: a form
-    field has no line ends of its own, and sends every one as CR LF."""
+    """`original` is the digest of the body that the form was made with, `line_end` the most frequent line end in it: a
+    form field does not keep line ends, and sends each one as CR LF."""
 
     body: str = ""
     original: str = ""
@@ -40,12 +40,12 @@ class EditForm(FormFields):
         crlf = body.count("\r\n")
         counts = {"lf": body.count("\n") - crlf, "crlf": crlf, "cr": body.count("\r") - crlf}
         line_end = max(counts, key=lambda name: counts[name])
-        # Not validated: half of a surrogate pair is shown, too.
+        # Not validated, because a lone surrogate must be shown, too.
         return cls.model_construct(body=shown, original=_digest(shown), line_end=line_end)
 
     @property
     def edited_body(self) -> str | None:
-        """None if it is the body that the form was made with."""
+        """The edited body; None if it is the one that the form was made with."""
         shown = template_filters.field_text(self.body)
         if _digest(shown) == self.original:
             return None
@@ -73,7 +73,7 @@ def routes(context: RequestContext) -> APIRouter:
     @router.get("/queues/{queue}/messages/{id}/body")
     @router.get("/dead-letters/{queue}/messages/{id}/body")
     def body(queue: str, id: str, place: int | None = None, receive: bool = False) -> Response:
-        """The whole body as a file: a browser must never show it as one of our pages."""
+        """The whole body as a download, because a browser must never show it as one of our pages."""
         message = inspector.message(queue, id, place=place, receive=receive).message
         name = "".join(char for char in message.id if char.isalnum() or char in "-_")[:80]
         return Response(

@@ -1,8 +1,8 @@
 """How a page is rendered, and what every page needs: the inspector to read with, the service to act with.
 
-The rules: templates escape whatever comes from elsewhere; a page requested with `?part=a,b` is rendered without its
+The rules: templates escape all foreign text; a page requested with `?part=a,b` is rendered without its
 frame, for the script that replaces those parts; a page reports only what happened. An action is in the audit log under
-the name of whoever asked for it, and cached data of its queue is dropped, so that the next page shows the change.
+the name of the caller, and cached data of its queue is dropped, so that the next page shows the change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STATIC: Final = HERE / "static"
 
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
-    """`key` follows `g`; `icon` is the path of a 16 by 16 drawing."""
+    """`key` is pressed after `g`; `icon` is the SVG path of a drawing of 16 by 16."""
 
     id: str
     name: str
@@ -75,12 +75,12 @@ class Notice:
 
 @cache
 def static(name: str) -> str:
-    """The address of a file, new whenever its content is: browsers keep it for long."""
+    """The address of a static file. It changes with the content, as browsers cache the file for a long time."""
     return f"/static/{name}?v={sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
 class Pages:
-    """Renders templates. The time on a page is the endpoint's, which is what "in 30 s" counts from."""
+    """Renders templates. Texts such as "in 30 s" count from the endpoint's time."""
 
     def __init__(self, inspector: QueueInspector) -> None:
         self._inspector = inspector
@@ -123,8 +123,8 @@ class Pages:
         return HTMLResponse(html, status)
 
     def redirect(self, path: str, notice: Notice) -> RedirectResponse:
-        """To a page that shows the notice. Its address has only a number that nobody can guess, so that no link makes a
-        page report what did not happen."""
+        """Redirects to a page that shows the notice. The address contains only a number that nobody can guess, so that
+        nobody can make a link to a page that reports what did not happen."""
         number = secrets.token_urlsafe(12)
         self._notices[number] = notice
         for oldest in list(self._notices)[:-_MAX_NOTICES]:
@@ -134,7 +134,7 @@ class Pages:
     def problem(
         self, request: Request, status: int, error: str, what_to_do: str = "", command: str = ""
     ) -> HTMLResponse:
-        """What went wrong, and what to do."""
+        """A page that says what went wrong and what to do."""
         title = _TITLES.get(status, "Something went wrong")
         return self.answer(
             request,
@@ -188,7 +188,7 @@ def _shared(request: Request) -> list[tuple[str, str]]:
 
 
 class FormFields(BaseModel):
-    """What a form sends: an empty field counts as left out."""
+    """The fields of a form. An empty field counts as missing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -206,7 +206,7 @@ class RequestContext:
         return self.services.inspector
 
     def service(self, request: Request) -> DeadLetterService:
-        """In the name of whoever asks."""
+        """The service, acting in the name of the caller."""
         return self.services.service.by(viewer(request).name)
 
     def jobs(self, queue: str | None = None, limit: int = 10) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ class RequestContext:
         return [row.name for row in self.inspector.queues().rows if not row.sources]
 
     def targets(self, queue: str) -> dict[str, Any]:
-        """What a form that sends a message out of `queue` shows, also while the endpoint does not answer."""
+        """What a form shows that sends a message from `queue` elsewhere, even while the endpoint does not answer."""
         try:
             sources, address = self.inspector.sources(queue), self.inspector.address(queue)
             limit = None if self.inspector.is_ours else self.inspector.queue(queue).row.max_receives
@@ -227,7 +227,7 @@ class RequestContext:
             return {"sources": (queue,), "address": self.inspector.client.endpoint, "targets": (), "limit": None}
 
     def unsent(self, request: Request, error: SemelError, template: str, **content: Any) -> HTMLResponse:
-        """The form again, with what was typed and why it was not sent; nothing is read for it that may fail."""
+        """The form again, with the user's input and the reason why it was not sent. It reads nothing that may fail."""
         problem = error_responses.of(error)
         return self.pages.answer(
             request, "unsent.html", status=problem.status, form_template=template, problem=problem.error,
@@ -235,7 +235,8 @@ class RequestContext:
         )  # fmt: skip
 
     def to_job(self, job: Job) -> RedirectResponse:
-        """To the page of a job that has just been started. It changes its queue now and until it ends."""
+        """Redirects to the page of a job that has just been started. Cached data of its queue is dropped now and when
+        the job ends."""
 
         def ended() -> None:
             job.wait()

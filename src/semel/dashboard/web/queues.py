@@ -80,7 +80,7 @@ def routes(context: RequestContext) -> APIRouter:
 
     @router.get("/queues.json")
     def names() -> list[dict[str, str]]:
-        """For the palette."""
+        """The queues, for the dialog that jumps to a page or a queue."""
         return [
             {
                 "name": row.name,
@@ -178,7 +178,7 @@ def _shown(rows: Sequence[QueueRow], query: str, show: str) -> list[QueueRow]:
 
 
 def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
-    """By a column; else by name, each dead-letter queue below its first source queue."""
+    """Sorted by a column; by default by name, each dead-letter queue below its first source queue."""
     keys: dict[str, Callable[[QueueRow], Any]] = {
         "visible": lambda row: -row.visible,
         "in_flight": lambda row: -row.in_flight,
@@ -195,7 +195,7 @@ def ordered(rows: Sequence[QueueRow], sort: str) -> list[QueueRow]:
 
 
 def in_force(faults: Sequence[Fault], queue: str) -> list[Fault]:
-    """One of each kind: the queue's own setting, else the one for all."""
+    """One fault of each kind: the queue's own setting, or else the one for all queues."""
     kinds = [fault.kind for fault in faults]
     by_kind = {fault.kind: fault for fault in sorted(faults, key=lambda fault: fault.queue == queue)}
     return sorted(by_kind.values(), key=lambda fault: kinds.index(fault.kind))

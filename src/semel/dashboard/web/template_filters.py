@@ -25,8 +25,8 @@ from semel.sqs.client.messages import Attribute
 from semel.text import UNKNOWN, UNPRINTABLE, indented_json, is_json, json_tokens, moment, symbol
 
 MAX_INDENTED: Final = 256 * 1024  # characters of JSON that are indented
-MAX_COLOURED: Final = 24 * 1024  # and coloured, which takes an element for each token
-MAX_SHOWN: Final = 64 * 1024  # of anything else
+MAX_COLOURED: Final = 24 * 1024  # characters of JSON that are also coloured, which takes an element for each token
+MAX_SHOWN: Final = 64 * 1024  # characters of anything else
 MAX_EDITABLE: Final = 256 * 1024
 _SAMPLE: Final = 4096
 _STEPS: Final = {
@@ -157,7 +157,7 @@ def messages(count: float) -> str:
 
 
 def pattern(text: str) -> str:
-    """For the pattern attribute of an input: exactly this text."""
+    """A regular expression for exactly this text, for the pattern attribute of an input."""
     return re.sub(r"([.\[\]{}()*+?^$|/\\])", r"\\\1", text)
 
 

@@ -1,8 +1,8 @@
-"""Reading and claiming the messages of a queue: on Semel's broker by place and id, on SQS by receiving.
+"""Reads and claims the messages of a queue: on Semel's broker by place and id, on SQS by receiving.
 
 `open_access` picks the back end. The rules of both: a scan changes nothing beyond the cost that it reports; a claim
-never takes a message that arrived after it began; in a FIFO group nothing is claimed past a matching message that could
-not be claimed; whatever is claimed and not deleted is released, also after an error.
+never takes a message that arrived after it began; in a FIFO group nothing is claimed behind a matching message that
+could not be claimed; messages that are claimed and not deleted are released, even after an error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from semel.sqs.errors import SqsError
 
 MAX_RECEIVE: Final = 1_000  # messages that one scan receives
 CLAIM_VISIBILITY: Final = 120  # seconds; extended while the claim lasts
-RECEIVE_TOO: Final = "repeat the request with receive=1 to receive them all the same"  # the JSON API's way out
+RECEIVE_TOO: Final = "repeat the request with receive=1 to receive them anyway"  # what the JSON API suggests
 
 Choose = Callable[[Sequence[DeadLetterMessage], int], list[DeadLetterMessage]]
 
 
 class PeekRisk(SemelError):
-    """Reading messages means receiving them, and this queue moves messages on that were received too often. Allow it
-    with `receive=True` if messages may be moved."""
+    """Reading messages means receiving them, and this queue moves messages that were received too often to its own
+    dead-letter queue. Allow it with `receive=True` if messages may be moved."""
 
 
 def refuse_risk(queue: Queue) -> None:
@@ -64,12 +64,12 @@ class ScanPage:
 
     messages: list[DeadLetterMessage]
     scanned: int = 0
-    next: int | None = None  # what to pass as `after` to go on; None at the end, and on SQS
-    end: int | None = None  # the place up to which was scanned, on Semel's broker
+    next: int | None = None  # what to pass as `after` to continue; None at the end, and on SQS
+    end: int | None = None  # the place in the queue that the scan has reached; only on Semel's broker
     complete: bool = False  # whether all of the queue was scanned
     cost: ReceiveCost = FREE
     notes: tuple[str, ...] = ()
-    at: float = 0.0  # the time that the filter went by
+    at: float = 0.0  # the time that the filter used as the current time
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,41 +83,41 @@ class Lookup:
 
 
 class MessageClaims(ABC):
-    """Messages are claimed in the order of the queue, each once, and leave by `delete`, `reject` or `release`; at the
-    end of the context the rest is released."""
+    """Claims messages in the order of the queue, each once. A claim ends with `delete`, `reject` or `release`; the rest
+    is released at the end of the context."""
 
-    batch: int  # messages that are claimed at a time, as they are hidden from everybody else meanwhile
+    batch: int  # messages to claim at a time; nobody else can receive them meanwhile
 
     def __init__(self, access: MessageAccess, job: Job, where: Filter, ids: Collection[str], at: float) -> None:
         self.queue, self.job = access.queue, job
         self._where, self._ids, self._at = where, frozenset(ids), at
         self.hidden = HiddenMessages(access.queue, CLAIM_VISIBILITY, access.monotonic)
-        self.blocked: set[str] = set()  # FIFO groups of which a message had to stay
-        self._sent: set[str] = set()  # a delete may be lost, and the message be received again
+        self.blocked: set[str] = set()  # FIFO groups in which a message had to stay
+        self._sent: set[str] = set()  # ids: if a delete is lost, the message may be received again
         self._copies: set[str] = set()
 
     @abstractmethod
     def claim(self, max: int) -> list[DeadLetterMessage]:
-        """Claims up to so many. None at all: there are no more."""
+        """Claims up to `max` messages. If it returns none, there are no more."""
 
     @abstractmethod
     def sample(self, count: int, choose: Choose) -> list[DeadLetterMessage]:
-        """Claims what `choose` picks from a good number of messages; of a FIFO group only the first is offered."""
+        """Claims the messages that `choose` picks from a larger number: of a FIFO group only the first one."""
 
     @abstractmethod
     def preview(self, limit: int | None) -> Iterator[DeadLetterMessage]:
-        """Those that would be claimed."""
+        """The messages that would be claimed."""
 
     @abstractmethod
     def reject(self, messages: Sequence[DeadLetterMessage]) -> None:
-        """They cannot be processed: they stay in the queue and are not claimed again."""
+        """Leaves messages that cannot be processed in the queue; they are not claimed again."""
 
     @abstractmethod
     def release(self) -> None:
-        """Makes everything that is claimed visible again, as the job pauses; it may be claimed anew."""
+        """Makes all claimed messages visible again while the job pauses; they may be claimed again later."""
 
     def mark_sent(self, messages: Iterable[DeadLetterMessage], copies: Iterable[str] = ()) -> None:
-        """A copy of each was sent, under these MessageIds: neither they nor their copies are claimed from now on."""
+        """Call after copies were sent, with their MessageIds: neither the messages nor the copies are claimed again."""
         self._sent.update(message.id for message in messages)
         self._copies.update(copies)
 
@@ -141,7 +141,7 @@ class MessageClaims(ABC):
 
     @abstractmethod
     def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
-        """Gets newer receipts, where that is possible."""
+        """Gets newer receipts, if that is possible."""
 
     def checkpoint(self) -> None:
         """The job's checkpoint; while the job is paused, nothing is claimed."""
@@ -157,7 +157,7 @@ class MessageClaims(ABC):
             self.job.add(released=self.hidden.released)
 
     def _heads(self, messages: Iterable[DeadLetterMessage]) -> list[DeadLetterMessage]:
-        """Those before which none of the same FIFO group stands."""
+        """The first message of each FIFO group that is not blocked; all messages of a Standard queue."""
         if not self.queue.fifo:
             return list(messages)
         groups = set(self.blocked)
@@ -180,7 +180,7 @@ class MessageAccess(ABC):
 
     @abstractmethod
     def now(self) -> float:
-        """The time by the clock that stamps the messages."""
+        """The current time, by the clock that timestamps the messages."""
 
     def scan(
         self,
@@ -193,9 +193,9 @@ class MessageAccess(ABC):
         ids: Collection[str] = (),
         at: float | None = None,
     ) -> Generator[ScanPage, None, None]:
-        """Messages that match, at most `limit`, of at most `max_scanned`. Without `bodies` only their beginnings; with
-        `ids` only these. The filter goes by the time `at`, by default now. A page may be without messages. Close it
-        when it is left early: that releases what it received."""
+        """Messages that match: at most `limit`, from at most `max_scanned`. Without `bodies`, bodies are shortened.
+        With `ids`, only these messages. `at` is the filter's current time, by default now. A page may have no messages.
+        Close the generator if you leave it early, so that it releases what it received."""
         at = self.now() if at is None else at
         return self._scan(Scan(where, after, limit, max_scanned, bodies, ids, at))
 
@@ -204,7 +204,7 @@ class MessageAccess(ABC):
 
     @abstractmethod
     def get(self, id: str, place: int | None = None) -> Lookup:
-        """A message by its MessageId here or in the source queue. `place`, if it is known, makes it quicker."""
+        """A message by its MessageId here or in the source queue. This is faster with its `place`."""
 
     @abstractmethod
     def claims(
@@ -217,8 +217,8 @@ class MessageAccess(ABC):
         at: float | None = None,
         include_new: bool = False,
     ) -> MessageClaims:
-        """Messages that match, or those with these ids, as they are in the queue now; with `until` none past that
-        place. The filter goes by the time `at`. `include_new`: on SQS, also those that arrive from now on."""
+        """Claims on messages that are in the queue now and match, or have these ids; with `until`, none behind that
+        place. `at` is the filter's current time. `include_new`: on SQS, also messages that arrive from now on."""
 
 
 def open_access(
@@ -229,8 +229,8 @@ def open_access(
     max_receive: int = MAX_RECEIVE,
     accept_risk: bool = False,
 ) -> MessageAccess:
-    """The back end that the client's endpoint allows. On SQS `max_receive` bounds what one scan receives, and without
-    `accept_risk` a queue with a RedrivePolicy of its own is not read (PeekRisk)."""
+    """The back end for the client's endpoint. On SQS, `max_receive` limits how many messages one scan receives, and
+    without `accept_risk` a queue with a RedrivePolicy of its own is not read (PeekRisk)."""
     from semel.dlq.access.broker import BrokerAccess
     from semel.dlq.access.sqs import SqsAccess
 

@@ -1,6 +1,7 @@
-"""Messages on Semel's broker: it shows what is in a queue without receiving, and messages are claimed by their ids.
+"""Messages on Semel's broker, which shows them without a receive; they are claimed by their ids.
 
-A claim scans ahead on a thread of its own. What arrives after its start has a later place and is never reached.
+A claim scans ahead on a thread of its own. Messages that arrive after its start have later places and are never
+reached.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _PACKED: Final = frozenset({own_attributes.PACKED, own_attributes.OWN})
 
 
 class LazyMessage:
-    """A peeked message of which only what a filter asks for is worked out: most of a hundred thousand are compared
-    once and not wanted. Whatever is asked of it, the answer is that of the whole DeadLetterMessage."""
+    """A peeked message that computes only what a filter reads: of a hundred thousand messages, most are compared once
+    and do not match. Every attribute has the value that it has on the whole DeadLetterMessage."""
 
     __slots__ = ("_queue", "_whole", "body", "error", "id", "reason", "shown")
 
@@ -48,7 +49,7 @@ class LazyMessage:
         reason = attributes.get(own_attributes.REASON, _NOTHING).get("StringValue")
         attempts = attributes.get(own_attributes.ATTEMPTS, _NOTHING)
         error = attributes.get(own_attributes.ERROR, _NOTHING)
-        # Only if nothing is packed and nothing odd are the attributes the message's fields.
+        # The attributes can be used directly only if none is packed and all have the usual form.
         if (
             reason is None
             or "BinaryValue" in error
@@ -70,7 +71,7 @@ class LazyMessage:
 
 
 class BrokerAccess(MessageAccess):
-    """Pages of a thousand, in the order of the queue."""
+    """Reads pages of a thousand messages, in the order of the queue."""
 
     receives = False
 
@@ -157,7 +158,7 @@ class BrokerAccess(MessageAccess):
         ids: Collection[str] = (),
         until: int | None = None,
         at: float | None = None,
-        include_new: bool = False,  # noqa: ARG002 - whatever is there when it is called is not new
+        include_new: bool = False,  # noqa: ARG002 - only SQS needs it
     ) -> BrokerClaims:
         return BrokerClaims(self, job, where, ids, self.now() if at is None else at, until)
 
@@ -191,7 +192,7 @@ class BrokerAccess(MessageAccess):
         return self._peek(limit=1, bodies=False).end
 
     def candidates(self, where: Filter, ids: Collection[str], end: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """What can match, up to the place `end`, in the order of the queue; and how many were scanned for it."""
+        """Pages of messages that can match, up to the place `end`, in queue order, each with the number scanned."""
         bodies = where.needs_body
         if ids:
             shown = [item for page in self._by_ids(sorted(ids), bodies=bodies) for item in page]
@@ -288,7 +289,7 @@ class BrokerClaims(MessageClaims):
                 self._scanner = threading.Thread(target=self._scan, name="semel-scan", daemon=True)
                 self._scanner.start()
             if self._matches and self._ahead.empty():
-                break  # rather process what there is than wait for more
+                break  # process these rather than wait for more
             item = self._ahead.get()
             if isinstance(item, BaseException):
                 raise item
@@ -352,10 +353,10 @@ class BrokerClaims(MessageClaims):
         self.hidden.release(messages)
 
     def release(self) -> None:
-        self.hidden.release()  # what matches beyond is not claimed yet
+        self.hidden.release()  # later matches are not claimed yet
 
     def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
-        """A receipt that has expired: the message is received anew, if nobody else has it, only to be deleted."""
+        """Receives messages with expired receipts again, unless somebody else has them, only to delete them."""
         with contextlib.suppress(SqsError):
             self.hidden.add(self._access.receive([message.id for message in messages]))
 

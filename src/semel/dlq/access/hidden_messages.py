@@ -1,8 +1,8 @@
 """Received messages that are kept hidden from others until they are deleted or released.
 
-The rule: whatever becomes of this process, every message is either in its queue or was deleted on purpose; those that
-are held when the process dies become visible when their visibility timeout ends, within two minutes. Messages of a FIFO
-queue are released last one first, so that no group can be received from before its first message is there.
+The rule: whatever happens to this process, every message is either in its queue or was deleted on purpose. If the
+process dies, the messages that it held become visible when their visibility timeout ends, within two minutes. Messages
+of a FIFO queue are released in reverse order, so that nobody can receive from a group before its first message is back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _HiddenMessage:
 
 
 class HiddenMessages:
-    """Messages of one queue. Thread-safe. While it is open as a context they are kept hidden, then released."""
+    """Messages of one queue: kept hidden while the context is open, and released at its end. Thread-safe."""
 
     def __init__(self, queue: Queue, visibility: int, monotonic: Callable[[], float]) -> None:
         self.queue, self.visibility = queue, visibility
@@ -48,13 +48,13 @@ class HiddenMessages:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.released = 0
-        self.kept_back = 0  # could not be released, and become visible by themselves
+        self.kept_back = 0  # could not be released; they become visible when their timeout ends
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def add(self, messages: Iterable[Receipted]) -> None:
-        """They were just received; of a message that is held already the newer receipt counts."""
+        """Adds messages that were just received. If one is already held, its newer receipt counts."""
         until = self._monotonic() + self.visibility
         with self._lock:
             for message in messages:
@@ -65,12 +65,12 @@ class HiddenMessages:
                     hidden.receipt, hidden.until = message.receipt, until
 
     def receipt_of(self, message: DeadLetterMessage) -> str:
-        """The newest: a message whose visibility timeout ended may have been received again."""
+        """The newest receipt: a message whose visibility timeout ended may have been received again."""
         hidden = self._messages.get(message.id)
         return message.receipt if hidden is None else hidden.receipt
 
     def remove(self, messages: Iterable[DeadLetterMessage]) -> None:
-        """They are deleted."""
+        """Call after messages were deleted."""
         with self._lock:
             for message in messages:
                 self._messages.pop(message.id, None)
@@ -78,7 +78,7 @@ class HiddenMessages:
     # Extending.
 
     def extend(self) -> None:
-        """Extends what would be visible soon."""
+        """Extends the visibility timeout of messages that would soon be visible."""
         now = self._monotonic()
         with self._lock:
             due = [
@@ -87,7 +87,7 @@ class HiddenMessages:
                 if hidden.until - now < self.visibility / 2
             ]
         parts = [due[begin : begin + _PART] for begin in range(0, len(due), _PART)]
-        if len(parts) > 1:  # one after the other, very many would become visible before their turn
+        if len(parts) > 1:  # one after the other, the last ones would become visible before their turn
             with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="semel-extend") as pool:
                 list(pool.map(lambda part: self._extend(part, now), parts))
         elif parts:
@@ -108,7 +108,7 @@ class HiddenMessages:
                 if outcome is None:
                     hidden.until = now + self.visibility
                 elif outcome.sender_fault:
-                    del self._messages[id]  # not ours any more, or hidden for twelve hours, which is the limit
+                    del self._messages[id]  # no longer ours, or hidden for twelve hours, the limit of SQS
 
     def _beat(self) -> None:
         while not self._closed.wait(self.visibility / _BEATS):
@@ -128,7 +128,7 @@ class HiddenMessages:
     # Releasing.
 
     def release(self, messages: Iterable[DeadLetterMessage] | None = None) -> None:
-        """Makes these visible again at once, or all."""
+        """Makes these messages, or all, visible again at once."""
         wanted = None if messages is None else {message.id for message in messages}
         with self._lock:
             ids = [id for id in self._messages if wanted is None or id in wanted]

@@ -1,8 +1,8 @@
-"""Messages on SQS: it shows a message only to whoever receives it.
+"""Messages on SQS, which shows a message only to whoever receives it.
 
-So a scan receives, keeps hidden what it received so that nothing comes twice, and releases all of it at its end. A
-claim does the same with what does not match. SQS stamps messages by its own clock, so that clock also
-decides what arrived after the start of a claim.
+So a scan receives messages, keeps them hidden so that none comes twice, and releases all of them at its end. A claim
+does the same with messages that do not match. SQS timestamps messages by its own clock, so that clock also decides
+which messages arrived after the start of a claim.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from semel.sqs.errors import OverLimit, QueueNotFound, SqsError
 
 SCAN_VISIBILITY: Final = 30  # seconds
 _WAIT: Final = 1  # seconds of a long poll: a short one asks only some of SQS's servers
-_EMPTY: Final = 2  # empty receives in a row that are the end of a queue
-_STALE: Final = 100  # receives in a row that bring only what is held already
+_EMPTY: Final = 2  # empty receives in a row after which the queue counts as read to its end
+_STALE: Final = 100  # receives in a row without a new message, after which a claim ends
 _SAMPLED: Final = 100  # messages among which a sample is chosen
 _SKEW: Final = 2.0  # seconds; a Date header has whole seconds, so less cannot be measured
 MAX_HELD: Final = 110_000  # SQS hides no more than 120,000 messages of a queue; a few are left for others
 
 
 class SqsAccess(MessageAccess):
-    """SQS itself, or anything that speaks like it."""
+    """SQS itself, or any compatible server."""
 
     receives = True
 
@@ -107,7 +107,7 @@ class SqsAccess(MessageAccess):
     def _received(
         self, hidden: HiddenMessages, most: int, totals: ScanPage
     ) -> Iterator[tuple[ScanPage, list[DeadLetterMessage]]]:
-        """What comes for the first time, and the totals; the last one brings nothing."""
+        """The totals so far, and the messages that came for the first time."""
         held: set[str] = set()
         empty = 0
         while empty < _EMPTY and totals.scanned < most:
@@ -115,7 +115,7 @@ class SqsAccess(MessageAccess):
             try:
                 received = self.queue.receive(min(10, most - totals.scanned), self.wait, visibility=SCAN_VISIBILITY)
             except OverLimit:
-                note = "SQS hides no more messages at once than these; those beyond were not scanned"
+                note = "SQS allows no more messages in flight than these; the others were not scanned"
                 yield replace(totals, notes=(*totals.notes, note)), []
                 return
             messages = [DeadLetterMessage.of(item, self.queue.name) for item in received]
@@ -128,7 +128,7 @@ class SqsAccess(MessageAccess):
             yield totals, new
 
     def _at_end(self, totals: ScanPage, most: int) -> ScanPage:
-        """With what is known of messages that did not come."""
+        """The totals, with what is known of messages that did not come."""
         if totals.notes:
             return totals
         if totals.scanned >= most:
@@ -171,7 +171,7 @@ class SqsAccess(MessageAccess):
 
 
 class SqsClaims(MessageClaims):
-    """What does not match is kept hidden until the end, so that it does not come again and again."""
+    """Messages that do not match are kept hidden until the end, so that they do not come again and again."""
 
     batch = 100
 
@@ -213,15 +213,15 @@ class SqsClaims(MessageClaims):
                 return claimed
 
     def _gather(self, count: int) -> None:
-        """Receives until so many are ready; rather fewer than to wait, as in a FIFO queue the next come when these
-        are deleted."""
+        """Receives until `count` messages are ready. Stops with fewer rather than wait, because in a FIFO queue the
+        next messages come only when these are deleted."""
         while len(self._ready) < count and self._receive() and not (self._empty and self._ready):
             pass
         if self._ready:
             self._empty = 0
 
     def _receive(self) -> bool:
-        """Receives once. False: no more will come."""
+        """Receives once. Returns False if no more messages will come."""
         if self._empty >= _EMPTY or (self._ids and self._ids <= self._held):
             return False
         try:
@@ -242,7 +242,7 @@ class SqsClaims(MessageClaims):
 
     def _sort(self, messages: Sequence[DeadLetterMessage]) -> None:
         sent = [message for message in messages if message.id in self._sent]
-        if sent:  # their delete was lost: what is sent is not sent again
+        if sent:  # their delete was lost: they are deleted now, and not sent again
             self._delete(sent)
         new = [message for message in messages if message.id not in self._held]
         self.hidden.add(message for message in messages if message.id not in self._sent)
@@ -292,7 +292,7 @@ class SqsClaims(MessageClaims):
         self.hidden.release()
 
     def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
-        """SQS gives no new receipt before the message is received again; then `_sort` deletes it."""
+        """Does nothing: SQS gives a new receipt only when the message is received again; then `_sort` deletes it."""
 
     def __exit__(self, *exception: object) -> None:
         if self.queue.fifo and self._empty >= _EMPTY and len(self.hidden):
@@ -308,5 +308,5 @@ class SqsClaims(MessageClaims):
             if waiting:
                 self.job.log(
                     f"about {waiting} messages were not scanned: SQS shows the next message of a FIFO group only when "
-                    "those before it are deleted, and messages that stay stand before them"
+                    "those before it are deleted, and some of those were not deleted"
                 )

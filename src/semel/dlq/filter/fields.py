@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from semel.dlq.access.broker import LazyMessage
 
 MAX_PATTERN_LENGTH: Final = 200  # characters
-MAX_PATTERN_SIZE: Final = 1_000  # instructions of RE2: the worst case is their number times the length of the text
+MAX_PATTERN_SIZE: Final = 1_000  # RE2 instructions: the worst case is their number times the length of the text
 _NUMBER: Final = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?")
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kKmM])(?:i?[bB])?")
 ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -44,7 +44,7 @@ class InvalidValue(Exception):
 
 
 class Candidate:
-    """One message that is tested against a filter. What one condition computes is there for the next."""
+    """One message that is tested against a filter. Conditions share the values that are computed here."""
 
     def __init__(self, message: DeadLetterMessage | LazyMessage, now: float) -> None:
         self.message = message
@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def texts(self) -> Iterable[str]:
-        """What a bare word is searched in."""
+        """The texts in which a bare word is searched."""
         message = self.message
         yield from self.error
         yield from (message.key, message.id, message.original_id, fingerprints.of(message), message.body)
@@ -73,10 +73,10 @@ class Candidate:
 
 
 class Pattern:
-    """A regular expression of RE2, which needs time in proportion to the text, whatever the pattern."""
+    """An RE2 regular expression, which needs time in proportion to the text, whatever the pattern."""
 
     def __init__(self, text: str, *, ignore_case: bool = False) -> None:
-        import re2  # 10 ms that only filters with a pattern pay
+        import re2  # takes 10 ms, so only filters with a pattern import it
 
         if len(text) > MAX_PATTERN_LENGTH:
             raise InvalidValue(f"the pattern has {len(text)} characters; the maximum is {MAX_PATTERN_LENGTH}")
@@ -124,7 +124,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`values` returns a candidate's values of this field: none, one, or several of which one has to match."""
+    """`values` returns a candidate's values of this field: none, one, or several, of which any one may match."""
 
     name: str
     kind: str  # text, number, size, duration, time or any

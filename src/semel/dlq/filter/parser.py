@@ -155,7 +155,7 @@ class Filter:
         return self.holds(Candidate(message, now))
 
     def holds(self, candidate: Any) -> bool:
-        """For other things than messages: the fields that were given to `parse` read the candidate."""
+        """Like `matches`, for things other than messages: the fields given to `parse` read the candidate."""
         return self.condition is None or self.condition.holds(candidate)
 
     @property
@@ -164,7 +164,7 @@ class Filter:
 
     @property
     def needs_body(self) -> bool:
-        """Whether it takes the whole body of a message to decide."""
+        """Whether the filter needs the whole body of a message."""
         return self.condition is not None and self.condition.needs_body
 
     @property
@@ -186,7 +186,7 @@ EVERYTHING: Final = Filter()
 def parse(text: str, fields: Mapping[str, Field] = FIELDS) -> Filter:
     """Parses a filter; an empty text selects every message. Raises FilterError, which shows the position.
 
-    With other `fields` it is a filter over other things, which have neither attributes nor a body."""
+    With other `fields`, it is a filter over things other than messages, which have no attributes and no body."""
     if len(text) > MAX_LENGTH:
         raise FilterError(text, MAX_LENGTH, f"it has {len(text):,} characters; the maximum is {MAX_LENGTH:,}")
     if not text.strip():

@@ -1,7 +1,7 @@
 """A job: a long operation on a dead-letter queue that can be followed, paused, resumed and cancelled.
 
-Work calls `checkpoint` wherever nothing is half done; only there it waits while the job is paused, and ends when it is
-cancelled.
+The work calls `checkpoint` wherever nothing is half done. Only there does it wait while the job is paused, and end when
+it is cancelled.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class JobCancelled(SemelError):
 
 
 class JobStopped(SemelError):
-    """The work itself ended the job early, for the reason in the text. Remove the reason, then start the job again for
-    the rest."""
+    """The work itself ended the job early; the text says why. Remove the reason, then start the job again for the
+    rest."""
 
 
 class State(StrEnum):
@@ -43,7 +43,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
     STOPPED = "stopped"  # by itself: the canary failed, or too many messages returned
     FAILED = "failed"
-    INTERRUPTED = "interrupted"  # its process ended first
+    INTERRUPTED = "interrupted"  # its process ended before the job
 
     @property
     def ended(self) -> bool:
@@ -102,7 +102,7 @@ def _nothing() -> None:
 
 
 class Job:
-    """One job. Thread-safe; `to_json` is everything that can be known about it."""
+    """One job. Thread-safe. `to_json` returns everything that can be known about it."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Job:
         self.created = clock()
         self.id = id or f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(self.created))}-{uuid.uuid4().hex[:6]}"
         self.counts = Counts()
-        self.total: int | None = None  # messages to process, as far as that is known
+        self.total: int | None = None  # messages to process, if known
         self.started: float | None = None
         self.ended: float | None = None
         self.reason = ""  # why it ended
@@ -135,7 +135,7 @@ class Job:
         self._changed = threading.Condition(self._lock)
         self._samples: deque[tuple[float, int]] = deque(maxlen=256)
 
-    # For everybody.
+    # For callers.
 
     @property
     def state(self) -> State:
@@ -143,14 +143,14 @@ class Job:
             return self._state
 
     def pause(self) -> bool:
-        """Returns False if it has ended or is being cancelled."""
+        """Requests a pause. Returns False if the job has ended or is being cancelled."""
         return not self.cancelling and self._request("pausing", True)
 
     def resume(self) -> bool:
         return self._request("pausing", False)
 
     def cancel(self) -> bool:
-        """Ends it at its next checkpoint, also while it is paused."""
+        """Ends the job at its next checkpoint, even while it is paused."""
         return self._request("cancelling", True)
 
     def _request(self, name: str, value: bool) -> bool:
@@ -163,14 +163,14 @@ class Job:
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it has ended by then. For jobs of other processes see `Jobs.wait`."""
+        """Waits for the end; returns whether the job has ended. For jobs of other processes see `Jobs.wait`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._state.ended, timeout)
 
     # For the work.
 
     def checkpoint(self, before_pause: Callable[[], None] | None = None) -> None:
-        """Waits while the job is paused, after `before_pause`; raises JobCancelled once it was cancelled."""
+        """If the job is paused, calls `before_pause` and waits. Raises JobCancelled if it was cancelled."""
         self.on_checkpoint()
         if not (self.pausing or self.cancelling):
             return
@@ -189,18 +189,18 @@ class Job:
         self.on_change()
 
     def rest(self, seconds: float) -> None:
-        """Waits, at most until it is paused or cancelled, which is left to the next checkpoint."""
+        """Waits, at most until a pause or a cancel is requested; the next checkpoint carries that out."""
         with self._changed:
             if seconds > 0 and not (self.pausing or self.cancelling):
                 self._changed.wait(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Waits, and is a checkpoint."""
+        """Waits, then calls `checkpoint`."""
         self.rest(seconds)
         self.checkpoint()
 
     def working(self, state: State) -> None:
-        """RUNNING or CANARY."""
+        """Sets the state to RUNNING or CANARY."""
         with self._lock:
             if self._state.ended:
                 return
@@ -235,12 +235,12 @@ class Job:
             self.pausing = self.cancelling = False
             if reason:
                 self.messages.append(Line(self.ended, reason))
-            # Still under the lock: who sees the end may exit, and the state must be on disk by then.
+            # Still under the lock: whoever sees the end may exit, so the state must be on disk by then.
             self.on_change()
             self._changed.notify_all()
 
     def run(self, work: Callable[[Job], None]) -> Self:
-        """Runs the work on this thread. An error is the job's end, and is not raised."""
+        """Runs the work on this thread. An error ends the job, and is not raised."""
         self.begin()
         try:
             self.checkpoint()
@@ -277,7 +277,7 @@ class Job:
 
     @property
     def eta(self) -> float | None:
-        """Seconds left, where the total and the rate are known."""
+        """Seconds left, if the total and the rate are known."""
         rate, counts = self.rate, self.counts
         if self.total is None or not rate or self._state.ended:
             return None

@@ -2,7 +2,7 @@
 
 A request is one line, appended to the job's control file with a single write. The process that runs the job reads the
 lines in order, and lists the requests that it has carried out in the job's own file. A process of this machine is alive
-as long as the system knows it; a process of another machine as long as its heartbeat is recent.
+if the operating system lists it; a process of another machine, if its heartbeat is recent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semel.errors import SemelError
 
 ACTIONS: Final = ("pause", "resume", "cancel")
 HEARTBEAT: Final = 5.0  # seconds between two heartbeats of a running job
-HEARTBEAT_TIMEOUT: Final = 60.0  # seconds without one, after which a process of another machine is considered gone
+HEARTBEAT_TIMEOUT: Final = 60.0  # seconds without a heartbeat until a process of another machine is considered gone
 
 
 class JobNotRunning(SemelError):
@@ -81,7 +81,7 @@ def _request(line: bytes) -> ControlRequest | None:
 
 
 class Process(msgspec.Struct, frozen=True):
-    """The process that runs a job. `born` tells it from a later one with the same number."""
+    """The process that runs a job. `born`, its start time, distinguishes it from a later process with the same id."""
 
     pid: int = 0
     host: str = ""
@@ -108,7 +108,7 @@ def _host() -> str:
 
 
 def _born(pid: int | str = "self") -> str:
-    """When a process began, as the system says it; "" if there is none."""
+    """The start time of a process, as the system has it; "" if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if stat[0] in ("Z", "X") else stat[19]

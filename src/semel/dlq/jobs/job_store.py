@@ -45,8 +45,8 @@ class JobFile(JobRecord):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The answer to a request to pause, resume or cancel. `acknowledged`: the job has it, and obeys at its next
-    checkpoint."""
+    """The answer to a request to pause, resume or cancel. `acknowledged`: the job has the request, and carries it out
+    at its next checkpoint."""
 
     job: Job
     action: str
@@ -89,7 +89,7 @@ class _OwnJob:
             self.write()
 
     def apply_requests(self) -> None:
-        """In order. They are acknowledged on disk before the work goes on."""
+        """Applies the requests in order, and acknowledges them on disk before the work continues."""
         with self._applying:
             requests = self.control.new()
             for request in requests:
@@ -125,7 +125,7 @@ class _OwnJob:
 
 @dataclass(slots=True)
 class _CachedFile:
-    """`stamp`: time, size and inode of the file that was read. `ended`: its job, if that can change no more."""
+    """`stamp`: time, size and inode of the file that was read. `ended`: its job, if that can no longer change."""
 
     stamp: tuple[int, int, int]
     record: JobFile | None
@@ -188,7 +188,7 @@ class Jobs:
         return job
 
     def all(self) -> list[Job]:
-        """The newest first."""
+        """All jobs, the newest first."""
         jobs = {id: own.job for id, own in list(self._own.items())}
         paths = list(self._folder.glob("*.json"))
         for path in paths:
@@ -222,14 +222,14 @@ class Jobs:
     # Pause, resume, cancel.
 
     def control(self, id: str, action: str, who: str = "", *, patience: float = _ACKNOWLEDGE_TIMEOUT) -> Control:
-        """Requests this of the job, in whichever process it runs, and waits until it has obeyed, or for `patience`
-        seconds. Raises JobNotRunning."""
+        """Sends the request to the job, in whichever process it runs, and waits until it is carried out, or for
+        `patience` seconds. Raises JobNotRunning."""
         if action not in ACTIONS:
             raise SemelError(f"unknown action {action!r} for job {id}; the actions are {', '.join(ACTIONS)}")
         job = self.get(id)
         control = ControlFile(self._path(id))
         if job.state.ended:
-            control.remove()  # of a process that was killed before it read it
+            control.remove()  # left over if its process was killed before it read the requests
             raise _not_running(job, action)
         if id in self._own:
             if not _apply(job, action):
@@ -238,7 +238,7 @@ class Jobs:
         request = control.ask(action, who, self._clock())
         until = time.monotonic() + patience
         while True:
-            job = self.get(id)  # before its file: one that ends by this request has acknowledged it
+            job = self.get(id)  # read before the file: a job that this request ended has acknowledged it there
             file = self._file(self._path(id))
             acknowledged = file is not None and file.record is not None and request.id in file.record.acknowledged
             if job.state.ended and not acknowledged:
@@ -250,7 +250,7 @@ class Jobs:
             time.sleep(_POLL_EVERY / 4)
 
     def _poll(self) -> None:
-        """While jobs run here: carries out requests of other processes, and writes heartbeats."""
+        """While jobs run here, carries out the requests of other processes and writes heartbeats."""
         while True:
             with self._lock:
                 running = [own for own in self._own.values() if not own.job.state.ended]

@@ -1,4 +1,4 @@
-"""A few messages are sent first. Only when all of them succeeded do the others follow; else those stay."""
+"""A few messages are sent first. The others follow only if all of these succeed; otherwise the others stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.sqs.client import Queue
 
 SHORTEST_WAIT: Final = 60.0
 LONGEST_WAIT: Final = 900.0
-_CHECK_EVERY: Final = 1.0  # seconds, where asking costs nothing
+_CHECK_EVERY: Final = 1.0  # seconds, where a check costs nothing
 _CHECK_SELDOM: Final = 5.0
 _QUOTED: Final = 3  # failures
 
@@ -24,7 +24,7 @@ class CanaryFailed(JobStopped):
 
 
 def choose(messages: Sequence[DeadLetterMessage], count: int) -> list[DeadLetterMessage]:
-    """So many, spread over the errors, the oldest of each first; in the order in which they were given."""
+    """Picks `count` messages, spread over the errors, the oldest of each first. They keep their order."""
     groups: dict[str, list[int]] = {}
     for place, message in enumerate(messages):
         groups.setdefault(fingerprints.of(message), []).append(place)
@@ -37,7 +37,7 @@ def choose(messages: Sequence[DeadLetterMessage], count: int) -> list[DeadLetter
 
 
 def default_wait(targets: Sequence[Queue]) -> float:
-    """Twice the seconds in which a message is received as often as it can be; from 1 to 15 minutes."""
+    """Twice the time in which a message can use up all its receives, but at least 1 and at most 15 minutes."""
     longest = 0.0
     for target in targets:
         attributes = target.attributes("VisibilityTimeout", "RedrivePolicy")
@@ -54,7 +54,8 @@ def watch(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
-    """Returns when all of them succeeded; raises CanaryFailed when one did not, or nothing is known after `wait`."""
+    """Returns when all copies have succeeded; raises CanaryFailed if one failed, or is still pending after `wait`. If
+    nothing can be known but that no copy came back, it waits until then and returns."""
     until = clock() + wait
     job.log(f"sent {len(copies)} canary messages; waiting up to {wait:g} s for their outcome")
     while True:

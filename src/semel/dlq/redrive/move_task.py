@@ -1,8 +1,9 @@
-"""Redrive by SQS's own move task, if it is asked for: all messages go to one queue, each with its key.
+"""Redrive by SQS's own move task, on request: all messages go to one queue, each with its key.
 
 A move gives every message a new MessageId and changes nothing else. So it is used only for messages that carry their
-key; any other could be processed twice by a handler that goes by MessageIds. Nobody watches what comes back: what fails
-again does not stop the rest. The task runs in SQS: it goes on if this process dies, and the next run follows it.
+key; others could be processed twice by a handler whose key is the MessageId. Nobody watches what comes back: messages
+that fail again do not stop the rest. The task runs in SQS: it continues if this process dies, and the next run follows
+it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _LISTED: Final = 10  # tasks
 
 
 def survey(access: MessageAccess, targets: Targets, job: Job) -> Queue | None:
-    """The one queue that all messages go to; None if there are none. Raises PlanError if a move would be wrong.
+    """The one queue that all messages go to; None if there are no messages. Raises PlanError if a move would be wrong.
 
-    Every message is read on the broker; on SQS a few, and the job says how many were not."""
+    On the broker every message is read; on SQS only some, and the job says how many."""
     target: Queue | None = None
     surveyed = 0
     there = depth(access.queue) if access.receives else 0
-    # Claimed under a job of its own: what it counts is not what the redrive does.
+    # Claimed under a job of its own: its counts are not those of the redrive.
     with access.claims(Job("survey", access.queue.name)) as claims:
         for message in claims.preview(_SURVEYED if access.receives else None):
             surveyed += 1
@@ -64,7 +65,7 @@ class MoveTask:
     ) -> None:
         self._client, self._source, self._target = client, source, target
         self._rate = rate
-        self._rest = rest  # which must return when the job is paused, and not wait until it is resumed
+        self._rest = rest  # must return when the job is paused, and not wait until it is resumed
         self._moved_before = 0
         self._earlier: list[dict[str, Any]] = []
         self._handle = ""
@@ -95,7 +96,7 @@ class MoveTask:
         job.result["task_handle"] = self._handle
 
     def _follow(self, job: Job) -> bool:
-        """One task to its end; False if it was ended because the job is paused."""
+        """Follows one task to its end. Returns False if it was ended because the job is paused."""
         self._start(job)
         try:
             while True:
@@ -104,7 +105,7 @@ class MoveTask:
                 status = task.get("Status")
                 if status == "COMPLETED":
                     return True
-                if status == "CANCELLED":  # not by us: after that we do not ask again
+                if status == "CANCELLED":  # by somebody else: after our own cancel we do not ask again
                     raise SemelError(f"the move from {self._source.name} was cancelled by somebody else; run it again")
                 if status == "FAILED":
                     raise SemelError(f"SQS ended the move from {self._source.name}: {task.get('FailureReason')}")
@@ -130,7 +131,7 @@ class MoveTask:
         return list(self._client.call("ListMessageMoveTasks", params).get("Results") or ())
 
     def _task(self) -> dict[str, Any]:
-        """Ours; empty while SQS lists only those before it. Only a running task is listed with its handle."""
+        """Our task; empty while SQS lists only earlier ones. SQS shows the handle of a running task only."""
         tasks = self._tasks()
         for task in tasks:
             if task.get("TaskHandle") == self._handle:

@@ -1,5 +1,5 @@
-"""What a redrive is to do, as one value: which messages, where to, how fast, and how carefully. The defaults of all
-entrances are here."""
+"""The plan of a redrive as one value: which messages, where to, how fast, and how carefully. Command line, API and
+pages take their defaults from here."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """Messages of `queue`: those that match the filter `where`, those with these `ids` (MessageIds there), or `all`.
-    Exactly one of the three is given. `any_queue`: also if `queue` is not the dead-letter queue of any queue.
+    """Which messages of `queue` to redrive, and how. Select them in exactly one way: by the filter `where`, by `ids`
+    (MessageIds in `queue`), or with `all`. `any_queue` allows a queue that is no queue's dead-letter queue.
 
-    - `to`: the queue that they go to; without it each goes back to its source queue.
-    - `limit`: maximum number of messages. `rate`: maximum number of messages a second.
-    - `canary`: so many are sent first, and the rest only once those succeeded, for which the job waits up to
-      `canary_wait` seconds; 0: none. `stop_after_failures`: stop when so many came back, 0 never; None is 10 or 5 % of
-      what was sent, whichever is more.
-    - `dry_run`: counts what matches and touches nothing.
+    - `to`: the queue to send them to; by default, each goes back to its source queue.
+    - `limit`: maximum number of messages. `rate`: maximum number of messages per second.
+    - `canary`: number of messages to send first, 0 for none. The rest follows only if all of them succeed; the job
+      waits up to `canary_wait` seconds for that.
+    - `stop_after_failures`: stop when this many messages have come back or could not be sent; 0 to never stop. By
+      default 10, or 5 % of the messages sent, whichever is more.
+    - `dry_run`: count the messages that match and touch nothing.
 
     >>> from semel.dlq import RedrivePlan
     >>> plan = RedrivePlan(queue="orders-dlq", where='error ~ "timeout"', rate=10, canary=5)
@@ -94,7 +95,7 @@ class RedrivePlan:
 
     @property
     def canary_size(self) -> int:
-        """How many are sent first; none if no others can follow."""
+        """How many messages are sent first; 0 if no others can follow."""
         most = min([self.limit or MOST_IDS, len(self.ids) or MOST_IDS])
         return self.canary if most > self.canary else 0
 
@@ -104,7 +105,7 @@ class RedrivePlan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """A plan from such a dictionary. Raises PlanError."""
+        """A plan from a dictionary like that of `to_json`. Raises PlanError."""
         known = {field.name for field in fields(cls)}
         unknown = content.keys() - known
         if unknown:

@@ -1,8 +1,9 @@
 """Redrive: dead-letter messages go back to their source queue, each once, and none is lost.
 
-Rounds of claim, send, delete (see `access` and `sender`), after a canary if one is wanted. Between two rounds nothing
-is half done: there the job is paused, cancelled, or stopped because too many messages come back. A crash at any point
-leaves every message in its queue or its copy in the other; at worst in both, and then the ledger knows the copy.
+It works in rounds of claim, send, delete (see `access` and `sender`), after a canary if there is one. Between two
+rounds nothing is half done: there the job is paused, cancelled, or stopped because too many messages come back. After a
+crash at any point, each message is in its queue or its copy is in the other; at worst both, and then the ledger lets
+only one of them take effect.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _live(_point: str) -> None:
 class Redriver:
     """Carries out one plan: `job.run(redriver.run)`, or on a thread, `jobs.start("redrive", queue, redriver.run)`.
 
-    `ledger` is that of the workers; with it the outcome of the canary is known also on AWS. `rest` waits so many
+    `ledger` is that of the workers; with it, the outcome of the canary is known on AWS too. `rest` waits a number of
     seconds, or until the job is paused or cancelled. `crash` is called at each point where a process may die."""
 
     def __init__(
@@ -66,7 +67,7 @@ class Redriver:
         self._sent = 0
 
     def run(self, job: Job) -> None:
-        """Raises JobStopped, JobCancelled or another SemelError for every end but a good one."""
+        """Raises JobStopped, JobCancelled or another SemelError unless all goes well."""
         plan = self.plan
         _ = self._queue.url
         targets = Targets(self._client, self._queue, plan.to)
@@ -167,7 +168,7 @@ class Redriver:
         self._check(job, sender, returns, last=True)
 
     def _round(self, claims: MessageClaims) -> int:
-        """How many to claim next: no more than are sent soon, as they are hidden from everybody else meanwhile."""
+        """How many to claim next: only as many as are sent soon, because nobody else can receive them meanwhile."""
         size = claims.batch
         if self.plan.rate is not None:
             size = min(size, max(1, int(self.plan.rate)))
@@ -204,5 +205,5 @@ class Redriver:
             job.result["undeleted"] = sender.undeleted[:100]
             job.log(
                 f"{len(sender.undeleted)} messages were sent but could not be deleted; they are still in "
-                f"{self.plan.queue}. The ledger knows their copies: sent once more, they are not processed once more."
+                f"{self.plan.queue}. If they are sent again, the ledger keeps them from being processed again."
             )

@@ -1,9 +1,9 @@
-"""Sending messages back: the copy first, then the delete, never the other way round.
+"""Sends messages back: first the copy is sent, then the message is deleted, never the other way round.
 
 The rules: a message is deleted only after SQS has accepted the copy. A copy has the message's key, or its first
-MessageId; on FIFO queues a deduplication id made of the message's own id, so that a second run within five minutes
-sends nothing twice. In a FIFO group each message is sent only after the one before it was accepted: one call never has
-two.
+MessageId as its key; on FIFO queues it has a deduplication id made from the message's id, so that a second run within
+five minutes sends nothing twice. In a FIFO group each message is sent only after the one before it was accepted: no
+call has two of a group.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class NoTarget(SemelError):
 class Targets:
     """Where messages go: all to one queue, or each to its source queue.
 
-    The source is for SQS to say, not for the message: otherwise whoever may send to one queue could have an operator
-    send to another. What a message says counts only if SQS knows that queue as a source of this dead-letter queue."""
+    SQS decides what the source is, not the message: otherwise anybody who may send to one queue could make an operator
+    send to another. What a message says counts only if SQS lists that queue as a source of this dead-letter queue."""
 
     def __init__(self, client: Client, source: Queue, to: str) -> None:
         self._client, self._source = client, source
@@ -123,7 +123,7 @@ _TOO_LARGE: Final = Failure("TooLarge", "it is too large to carry its key; SQS's
 
 
 class Sender:
-    """Sends claimed messages, on several threads. `returns` gets every target queue and every copy."""
+    """Sends claimed messages, on several threads. `returns` is given every target queue and every copy."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Sender:
         self._pool.shutdown()
 
     def send(self, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
-        """Sends and deletes each of these, or rejects it. Returns when none is in progress any more."""
+        """Sends and deletes each message, or rejects it. Returns when none is in progress any more."""
         by_target: dict[str, tuple[Queue, list[DeadLetterMessage]]] = {}
         for message in messages:
             try:
@@ -166,14 +166,14 @@ class Sender:
                 futures += [self._pool.submit(self._in_order, target, part) for part in self._by_group(group)]
             else:
                 futures += [self._pool.submit(self._batch, target, part) for part in _tens(group)]
-        # All of them end, also if one raises: what was sent is deleted too.
+        # Wait for all of them even if one raises: messages that were sent must be deleted too.
         for problem in [future.exception() for future in futures]:
             if problem is not None:
                 raise problem
         return [copy for future in futures for copy in future.result()]
 
     def _by_group(self, messages: Sequence[DeadLetterMessage]) -> list[list[DeadLetterMessage]]:
-        """Whole groups to a thread, so that each group has one sender."""
+        """The messages for each thread. All messages of a FIFO group are for one thread."""
         parts: list[list[DeadLetterMessage]] = [[] for _ in range(self._threads)]
         part_of: dict[str, int] = {}
         for message in messages:
@@ -198,7 +198,7 @@ class Sender:
         return sent
 
     def _batch(self, target: Queue, messages: Sequence[DeadLetterMessage]) -> list[SentBack]:
-        """At most ten: one call that sends, one that deletes."""
+        """Sends at most ten messages in one call, and deletes them in another."""
         entries = [entry_back(message, fifo=target.fifo) for message in messages]
         fitting = [(message, entry) for message, entry in zip(messages, entries, strict=True) if entry is not None]
         failed = [(message, _TOO_LARGE) for message, entry in zip(messages, entries, strict=True) if entry is None]

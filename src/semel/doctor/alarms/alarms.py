@@ -1,6 +1,6 @@
 """The alarms that a queue needs, as values; `formats` writes them for one tool or another.
 
-Four, and no more, so that each is worth getting up for: dead-letter messages, age, in flight near the limit, and
+There are only four, so that each is worth getting up for: dead-letter messages, age, in flight near the limit, and
 messages that are received and not deleted.
 """
 
@@ -58,7 +58,7 @@ class Alarm:
 
 
 def alarms_for(case: Case, *, dead_letter_queue: str | None = None, region: str | None = None) -> tuple[Alarm, ...]:
-    """What this queue needs; without queue attributes, by SQS's defaults and the usual name of the dead-letter queue.
+    """The alarms that a queue needs; without queue attributes, for SQS's defaults and a dead-letter queue's usual name.
 
     `region` is for queues whose address does not name it."""
     state, name = case.state, dead_letter_queue or _dead_letter_queue(case)
@@ -71,7 +71,7 @@ def alarms_for(case: Case, *, dead_letter_queue: str | None = None, region: str 
 
 
 def _region(state: QueueState | None) -> str | None:
-    """Only of queues on AWS: for others CloudWatch is wherever the user says."""
+    """Known only for queues on AWS: for others, CloudWatch is wherever the user says."""
     if state is None or not remedies.on_aws(state.url):
         return None
     return remedies.region_of(state.url, state.arn)

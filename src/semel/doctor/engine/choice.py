@@ -52,7 +52,7 @@ def choose(
 
 
 def _events(files: Sequence[LogFile]) -> int:
-    """About how many there are."""
+    """About how many events the files have."""
     return sum(file.size // _BYTES_PER_EVENT[_form(file)] for file in files)
 
 

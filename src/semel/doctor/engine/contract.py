@@ -1,4 +1,4 @@
-"""What the analysis asks of an engine. The SQL is one text for all engines;
+"""What the analysis needs from an engine. The SQL is the same for all engines;
 see docs/explanation/decisions/0019-two-engines.md."""
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from semel.doctor.logs.reader import CREATE, LogReader
 
 
 class DuckDBEngine:
-    """Keeps its files in a new folder below `folder`, until it is closed. `in_memory`: for the window of a log that is
-    followed, which is small."""
+    """Keeps its files in a new folder below `folder` until it is closed. `in_memory`: for the window of a followed log,
+    which is small."""
 
     def __init__(
         self,

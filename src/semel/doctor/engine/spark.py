@@ -1,8 +1,8 @@
 """Spark, for logs that outgrow one machine. Its tasks read files as the other engine does, with DuckDB, and Spark runs
 the same SQL over all of them.
 
-On a cluster the tasks hand their rows on as Arrow, and Spark keeps them on its disks. On one machine they write them
-into Parquet files, which all tasks can see: that takes less than half of the time.
+On a cluster the tasks return their rows as Arrow, and Spark keeps them on its disks. On one machine they write them to
+Parquet files, which all tasks can read: that takes less than half of the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # The settings of a pipeline are for small batches. Here Spark may choose its joins and the number of partitions as it
-# goes, and Java collects its garbage in the way that costs least in all.
+# goes, and Java uses the garbage collector with the lowest total cost.
 SETTINGS: Final[dict[str, Any]] = {
     "spark.sql.adaptive.enabled": True,
     "spark.sql.autoBroadcastJoinThreshold": "64m",
@@ -51,7 +51,7 @@ UNREADABLE: Final = 100  # in the column `problem`: the row is about a file, and
 
 
 class SparkEngine:
-    """A Spark of its own, which is stopped at the end; or a session beside others in the Spark that runs here."""
+    """Starts Spark and stops it at the end; if Spark already runs in this process, it opens another session there."""
 
     def __init__(self, *, master: str | None = None, cores: int | None = None) -> None:
         self._owns_spark = running_spark() is None
@@ -103,7 +103,7 @@ class SparkEngine:
         self.spark.sql(query).createOrReplaceTempView(name)
 
     def table(self, name: str, query: str) -> None:
-        # What has a plan of its own is planned again with each query on it; a file, or a checkpoint, is a leaf.
+        # A plain view would be planned again with each query on it; a file, or a checkpoint, is a leaf of the plan.
         frame = self.spark.sql(query)
         if self._folder is None:
             frame = frame.localCheckpoint()
@@ -127,14 +127,14 @@ class SparkEngine:
             self.spark.stop()
 
     def abandon(self) -> None:
-        """End at once, without waiting for what Spark is doing. A Spark of others goes on."""
+        """End at once, without waiting for what Spark is doing. A Spark that ran before goes on."""
         if self._owns_spark:
             end_java()
         self._remove_files()
 
 
 def _buckets(files: Sequence[tuple[int, LogFile]], cores: int) -> list[list[tuple[int, LogFile]]]:
-    """Files by task, of about the same size each."""
+    """The files of each task; all tasks have about the same number of bytes."""
     count = min(len(files), max(cores, sum(file.size for _, file in files) // TASK_BYTES))
     buckets: list[list[tuple[int, LogFile]]] = [[] for _ in range(count)]
     filled = [0] * count
@@ -153,7 +153,8 @@ def _read(
     target: str | None,
     tasks: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """In an executor: the rows of `log_lines` from the files of each task; those of events in files of `target`."""
+    """Runs in an executor: yields the rows of `log_lines` from each task's files. With `target`, it writes them to
+    files there instead, and yields only the files that could not be read."""
     for batch in tasks:
         for task in batch.column(0).to_pylist():
             for number, file in buckets[task]:
@@ -170,7 +171,7 @@ def _read(
 
 
 def _write(connection: duckdb.DuckDBPyConnection, path: str) -> None:
-    """Move all rows to a file; a task that is tried again replaces it."""
+    """Move all rows to a file. If the task runs again, it replaces the file."""
     part = f"{path}.{uuid4().hex}.part"
     connection.execute(f"COPY log_lines TO {literal(part)} (FORMAT parquet, COMPRESSION snappy)")
     Path(part).replace(path)
@@ -186,7 +187,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, problems: Sequence[str]) -> Ite
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Spark replaces the handler of SIGINT when it starts; afterwards it is the one of before again."""
+    """Restores the handler of SIGINT afterwards: Spark replaces it when it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

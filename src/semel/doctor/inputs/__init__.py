@@ -1,1 +1,1 @@
-"""What the doctor reads beside logs: settings, metrics, the ledger."""
+"""What the doctor reads besides logs: settings, metrics, the ledger."""

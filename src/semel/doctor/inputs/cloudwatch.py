@@ -62,7 +62,7 @@ def read(
     queues: Sequence[str],
     notes: list[str] | None = None,
 ) -> tuple[Series, ...]:
-    """The series in a file; `queue` if the user said whose it is, `queues` all that are looked at."""
+    """The series in a file. `queue`: whose series they are, if the user said so. `queues`: all that are examined."""
     lines: list[_Line] = []
     unknown: list[str] = []
     for label, identity, values in _results(content):
@@ -124,7 +124,7 @@ def _metric(label: str, identity: str) -> str | None:
 
 
 def _queue(label: str, identity: str, queues: Sequence[str]) -> str | None:
-    """The queue that a label names: one that is looked at, else the word beside the metric's name; or the only one."""
+    """The queue that a label names: one that is examined, else the word beside the metric's name; or the only one."""
     words = [word for word in re.split(r"[\s,;:/|=()]+", label) if word and word.lower() not in _NO_QUEUE]
     for word in words:
         if word in queues:
@@ -145,7 +145,7 @@ def _series(queue: str, lines: list[_Line], path: str) -> Series:
 
 
 def _period(times: list[float]) -> float:
-    """The shortest step: gaps make others longer, nothing makes one shorter."""
+    """The shortest step: gaps make steps longer, but nothing makes them shorter."""
     steps = [later - earlier for earlier, later in pairwise(times)]
     return min(steps, default=_USUAL_PERIOD)
 

@@ -1,6 +1,7 @@
-"""What is known of the ledger that consumers use: for how long it remembers, and whether a Redis would evict.
+"""What is known of the ledger that consumers use: how long it keeps keys, and whether Redis would evict them.
 
-The rule: nothing is written, no password is repeated, and what cannot be found out is a text, not an error.
+The rule: nothing is written, no password is repeated, and if something cannot be found out, the state says why; that is
+not an error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _POLICY: Final = "maxmemory-policy"
 
 
 def look(url: str, retention: float | None = None) -> LedgerState:
-    """The ledger at this address; `retention` is for how many seconds it remembers, as its user says."""
+    """The ledger at this address. `retention`: for how many seconds it keeps keys, as the user says."""
     scheme = url.partition("://")[0]
     if "://" not in url or scheme not in (*_REDIS, *_OTHERS):
         raise DoctorError(
@@ -36,7 +37,7 @@ def without_password(url: str) -> str:
     """The address as it may be shown: neither password nor options."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # half a bracket: whatever is a password in there, it is not shown
+    except ValueError:  # an invalid address: it may contain a password, so it is not shown
         return f"{url.partition('://')[0]}://…"
     user = f"{parts.username}@" if parts.username else ""
     return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,6 +1,6 @@
 """Metrics of queues over time: from what the AWS CLI prints of CloudWatch, or from a broker's history.
 
-The rule: what is missing stays missing, and what is not understood is said, with what was expected.
+The rule: missing values stay missing, and input that is not understood is reported, with what was expected.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def load(source: str, *, queues: Sequence[str] = (), notes: list[str] | None = N
 def load_all(
     sources: Iterable[str], *, queues: Sequence[str] = (), notes: list[str] | None = None
 ) -> tuple[Series, ...]:
-    """The series of all of them, one for each queue."""
+    """The series of all sources, one for each queue."""
     return merge([series for source in sources for series in load(source, queues=queues, notes=notes)])
 
 
 def merge(parts: Iterable[Series]) -> tuple[Series, ...]:
-    """One series for each queue: what one part does not know of a moment, another may."""
+    """One series for each queue: a value that one part lacks may be in another."""
     by_queue: dict[str, list[Series]] = {}
     for part in parts:
         by_queue.setdefault(part.queue, []).append(part)
@@ -69,7 +69,8 @@ def _merged(queue: str, parts: list[Series]) -> Series:
 
 
 def _file_and_queue(source: str) -> tuple[Path, str | None]:
-    """A file may have = in its name: it is a queue's only if what stands before is one, and no such file is there."""
+    """Splits QUEUE=FILE. A file may have = in its name, so a file of the whole name comes first, and QUEUE must be a
+    valid name."""
     queue, separator, path = source.partition("=")
     if not separator or Path(source).exists() or not limits.QUEUE_NAME.match(name_of(queue)):
         return Path(source), None

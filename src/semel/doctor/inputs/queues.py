@@ -1,6 +1,6 @@
 """What SQS says of queues now: their attributes, their dead-letter queues, and what the credentials may do.
 
-The rule: nothing here changes a queue or a message. What may not be looked at becomes a note, and the rest goes on.
+The rule: nothing here changes a queue or a message. If something may not be read, that is a note, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from semel.sqs.errors import (
     SqsError,
 )
 
-# No queue ever gave this out, so SQS has nothing to delete or to change; it says so only to those who may ask.
+# No queue ever gave out this receipt handle, so SQS has nothing to delete or to change; it says so only to callers with
+# the permission.
 FAKE_RECEIPT: Final = "semel-doctor-probe"
 _PROBES: Final[Mapping[str, Mapping[str, Any]]] = {
     "DeleteMessage": {},
@@ -37,7 +38,7 @@ _LISTED: Final = 1_000
 def look(
     client: Client, names: Sequence[str], *, probe: bool = False
 ) -> tuple[tuple[QueueState, ...], tuple[str, ...]]:
-    """The state of each queue, by name, URL or ARN, and notes on what could not be looked at."""
+    """The state of each queue, by name, URL or ARN, and notes on what could not be read."""
     notes: list[str] = []
     states = []
     for name in dict.fromkeys(names):
@@ -141,7 +142,7 @@ def _dead_letters(client: Client, source: Queue, arn: str, notes: list[str]) -> 
 
 
 def _sources(queue: Queue, notes: list[str]) -> list[str] | None:
-    """Names of the queues whose dead-letter messages come here; None if that may not be asked."""
+    """Names of the queues whose dead-letter messages come here; None if they cannot be listed."""
     try:
         return [name_of(url) for page in _source_pages(queue) for url in page]
     except SqsError as error:

@@ -13,9 +13,9 @@ MEMORY: Final = "1200MB"  # DuckDB's buffers; beyond that it writes to disk
 
 
 def connect(folder: Path | None = None, threads: int = 1, *, in_memory: bool = False) -> duckdb.DuckDBPyConnection:
-    """A database in a file of `folder`, or in memory, where it is written to faster and takes more room; what does not
-    fit into memory is in `folder`. The file needs no log of its own, nor a checkpoint at the end: it is gone with the
-    process."""
+    """A database in a file in `folder`, or in memory, which is faster to write and takes more room; data that does not
+    fit into memory goes to `folder`. The file has no write-ahead log and no checkpoint at the end, because nobody needs
+    it after the process."""
     connection = duckdb.connect(config={"threads": threads, "memory_limit": MEMORY})
     connection.execute("SET GLOBAL preserve_insertion_order = false; SET GLOBAL TimeZone = 'UTC'")
     place = str(folder).replace("'", "''")
@@ -31,7 +31,7 @@ def connect(folder: Path | None = None, threads: int = 1, *, in_memory: bool = F
 
 
 def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """For another thread."""
+    """A connection to the same database, for another thread."""
     cursor = connection.cursor()
     cursor.execute("USE logs")
     return cursor
@@ -39,7 +39,7 @@ def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnectio
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """DuckDB ends a query at Ctrl-C, and raises an error of its own."""
+    """Raises KeyboardInterrupt after Ctrl-C: DuckDB ends the query and raises an error of its own."""
     try:
         yield
     except RuntimeError as error:

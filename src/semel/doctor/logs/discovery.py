@@ -1,7 +1,8 @@
 """Which files a log consists of, on this machine or in a bucket.
 
-The rules: names that begin with a dot or an underscore are not read, for they are being written; a folder `date=…` that
-cannot hold an event of the time asked for is left out; what is damaged is named, and what is not there is an error.
+The rules: files and folders whose names begin with a dot or an underscore are not read, because they are being written;
+a folder `date=…` that cannot hold an event of the requested time is left out; a damaged file is reported by name, and a
+missing one is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "
 PARQUET: Final = (".parquet", ".parq", ".pq")
 LINES: Final = (".jsonl", ".json", ".ndjson", ".log")
 NO_LOG: Final = (".crc", ".tmp", ".part", ".zip", ".tar", ".tgz", ".xz", ".7z")
-LATE: Final = 300.0  # seconds that a file may be begun before an event that it holds, midnight between them
+LATE: Final = 300.0  # seconds: a file, and so its date, may be older than an event in it by this much
 CSV: Final = (".csv",)
 _ROTATED: Final = re.compile(r"[.-][0-9][0-9TZ:.-]*$", re.IGNORECASE)  # app.log.1, app.log-2026-11-16
 _DATE: Final = re.compile(r"(?:^|/)date=(\d{4}-\d{2}-\d{2})(?=/|$)")
@@ -39,7 +40,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """`address` names it for people; `store` is the address of the bucket, with its options, "" on this machine."""
+    """`address` is for people. `store` is the address of the bucket, with its options, or "" on this machine."""
 
     address: str
     kind: Kind
@@ -62,7 +63,7 @@ class LogFiles:
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """The days whose folders can hold an event of the time asked for; an event may be in the next day's folder."""
+    """The days whose folders can hold an event of the requested time; an event may be in the next day's folder."""
 
     first: str = ""
     last: str = "9999-99-99"
@@ -82,7 +83,7 @@ def find(
     paths: Sequence[str], *, any_name: bool = False, days: Days | None = None, open_files: bool = False
 ) -> LogFiles:
     """All log files at these paths. `any_name`: also files whose names do not say that they are logs. `open_files`:
-    also those that the attempt log is writing. DoctorError if a path is not there or holds none."""
+    also those that the attempt log is writing. Raises DoctorError if a path does not exist or has no log file."""
     log_files, known = LogFiles(), set[str]()
     for path in paths:
         unreadable: list[str] = []
@@ -122,7 +123,8 @@ def local_path(address: str) -> str:
 
 
 def kind_of(name: str, *, any_name: bool, named: bool = False) -> Kind | None:
-    """What a file's name says that it holds; None: no log. One that was `named` by itself is one in any case."""
+    """The kind of file, by its name; None if it is not a log. `named`: the user named this very file, so its name need
+    not end like that of a log."""
     lower = name.lower()
     stem, suffix = os.path.splitext(lower)
     stem = stem if suffix in COMPRESSIONS else lower
@@ -139,7 +141,7 @@ def hidden(name: str) -> bool:
 
 
 def is_open(name: str) -> bool:
-    """Whether the attempt log is writing this file, and renames it at its end. A Parquet log writes another then."""
+    """Whether the attempt log is writing this file. It is renamed at its end; a Parquet log then writes another one."""
     return name.startswith(".attempts-") and name.endswith(".jsonl.open")
 
 
@@ -196,7 +198,7 @@ def _local(path: str, kind: Kind | None, unreadable: list[str]) -> LogFile | Non
 
 
 def _damage(file: Any, size: int) -> str | None:
-    """What is wrong with a Parquet file, as far as its two ends tell."""
+    """What is wrong with a Parquet file, as far as its size and its end show."""
     half = "no Parquet file, or a half written one: its end is missing"
     if size < 12:
         return half

@@ -1,6 +1,6 @@
 """The fields of a log's lines, and the rules that recognise them: by their names, and by whether their values fit.
 
-The rule: a name alone decides nothing; at least nine of ten values must be what the field needs.
+The rule: a name alone decides nothing; at least nine of ten values must fit the field.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fields_of(lines: Sequence[Mapping[str, Any]]) -> list[Field]:
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The values of a line by path: of objects in objects, and of the first element of one list."""
+    """The values of a line by path, in nested objects, and in the first element of a list, but not of a list in it."""
     if isinstance(value, Mapping):
         for name, below in value.items():
             if isinstance(name, str) and len(path) < DEEPEST:
@@ -91,7 +91,7 @@ def number(value: Any) -> float | None:
 
 
 def moment(value: Any) -> float | None:
-    """Seconds since 1970, of ISO 8601 or of a number of seconds, milli-, micro- or nanoseconds from 2001 to 2065."""
+    """Seconds since 1970, from ISO 8601 or a number of seconds, milli-, micro- or nanoseconds from 2001 to 2065."""
     seconds = number(value)
     if seconds is not None:
         return next((seconds / unit for unit in _EPOCHS if 1e9 <= seconds / unit < 3e9), None)
@@ -206,7 +206,7 @@ RULES: Final = {
     ),
 }
 
-# If no name helps, values must.
+# If no name fits, the values decide.
 ANY_ID: Final = Rule(("^(id|uuid)",), _is_word)
 UUIDS: Final = Rule((".*",), _is_uuid, f"{_OTHER_IDS}|{_BUSINESS}")
 TIMES: Final = Rule((".*",), _is_time, _OTHER_TIMES)

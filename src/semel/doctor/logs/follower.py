@@ -1,8 +1,8 @@
-"""Follows logs as they grow, for `--watch`: reads on where it stopped, as `tail -F` does.
+"""Follows logs as they grow, for `--watch`: continues where it stopped, as `tail -F` does.
 
-A file is known by its inode, so that a rotated one (app.log, now app.log.1) is not read again, and one that was cut
-short is read from its start. A line counts when its end is there, or when the file has not grown between two looks.
-The attempt log's open file is followed, too, and is the same file when it is renamed.
+A file is identified by its inode: a rotated one (app.log, now app.log.1) is not read again, and a truncated one is read
+from its start. A line counts when its line break is there, or when the file has not grown between two looks.
+The attempt log's open file is followed too, and is the same file after it is renamed.
 Compressed and Parquet files are read once, when they appear. At the start only what may belong to the window is read.
 """
 
@@ -25,7 +25,7 @@ from semel.doctor.logs.streams import LONGEST_LINE, Text, split
 
 BLOCK: Final = 64 * 1024
 KEPT: Final = 1_000_000
-SEARCHED: Final = 32 * 1024 * 1024  # bytes from which on the beginning of the window is searched for in a file
+SEARCHED: Final = 32 * 1024 * 1024  # bytes: in larger files, the beginning of the window is searched for
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class LogFollower:
         self.logs = LogFiles()
 
     def look(self, now: float) -> bool:
-        """Read what is new; whether anything has changed."""
+        """Read what is new. Returns whether anything has changed."""
         self._oldest = now - self._window
         self.logs = self._find()
         with interruptible():
@@ -88,7 +88,7 @@ class LogFollower:
         return int(row[0]) if row else 0
 
     def _remove_old(self, oldest: float) -> bool:
-        """Of lines without a time, the latest million are kept."""
+        """Removes old events. Of lines that are not events, the latest million are kept."""
         unneeded = f"problem <> 0 AND rowid < (SELECT max(rowid) FROM log_lines) - {KEPT}"
         old = f"event_time < {round(oldest * 1e6)} OR ({unneeded})"
         row = self._connection.execute(f"DELETE FROM log_lines WHERE {old}").fetchone()
@@ -103,7 +103,7 @@ class LogFollower:
         return self.names.index(file.address)
 
     def _has_appeared(self, file: LogFile) -> bool:
-        """Whether a file is there that was not at the last look, and may hold events of the window."""
+        """Whether a file has appeared since the last look, and may hold events of the window."""
         try:
             position = self._position(os.stat(file.path))
         except OSError:  # gone in this very moment
@@ -132,7 +132,7 @@ class LogFollower:
     def _new_lines(self, stream: BinaryIO, *, is_open: bool) -> Iterator[Text]:
         about = os.fstat(stream.fileno())
         size, position = about.st_size, self._position(about)
-        if size < position.read:  # it was cut short, and begun anew
+        if size < position.read:  # it was truncated, and begun again
             position.read, position.lines = 0, 0
         if position.is_first_look and size - position.read > SEARCHED:
             position.read = self._search(stream, size)
@@ -145,7 +145,7 @@ class LogFollower:
             yield text
 
     def _search(self, file: BinaryIO, size: int) -> int:
-        """Where a file that was written in the order of time comes into the window; about, and rather too early."""
+        """Where the window begins in a file that was written in the order of time: roughly, and rather too early."""
         low, high = 0, size
         while high - low > SEARCHED // 4:
             middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """What the fields of a log mean, decided by its first lines: known formats, else names and values together.
 
-Only lines with a message id count: most lines of an application's log are about something else. What is uncertain is
-said, and so is what the log lacks; a log without a message id or a time is an error that shows how to begin.
+Only lines with a message id count: most lines of an application's log are about something else. The result says what is
+uncertain and what the log lacks. A log without a message id or a time is an error, whose text shows how to begin.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from semel.telemetry.attempt_log import Step
 from semel.telemetry.field_mapping import Path, as_text, value_at, written
 from semel.text import count
 
-LINES: Final = 200  # as many lines decide
+LINES: Final = 200  # the number of lines that decide
 SHOWN_FIELDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class MissingField:
-    """A field that the log does not have, and what the report lacks for it."""
+    """A field that the log does not have, and what the report lacks because of that."""
 
     name: str
     effect: str
@@ -57,7 +57,7 @@ MISSING: Final = {
 
 
 def detect(records: Sequence[Mapping[str, Any]]) -> Detection:
-    """The meaning of the fields, by the first lines of a log. DoctorError if there is no message id or no time."""
+    """The meaning of the fields, by the first lines of a log. Raises DoctorError without a message id or a time."""
     lines = [record for record in records[:LINES] if isinstance(record, Mapping) and record]
     if not lines:
         raise DoctorError(
@@ -82,7 +82,7 @@ Log a JSON line in the consumer instead, for each receive, start, end and delete
 
 
 def _document(lines: Sequence[Mapping[str, Any]]) -> Path:
-    """Where a file that is one JSON document, not lines, has its list of lines."""
+    """The path of the list of lines, in a file that is one JSON document; else empty."""
     lists = (
         (name,)
         for name, value in lines[0].items()
@@ -145,7 +145,7 @@ class _Log:
     # Each choice.
 
     def _best(self, rule: Rule, least: float = 0.0) -> tuple[int, Field] | None:
-        """The field that the rule recognises best: by name, less what it lacks in lines."""
+        """The field that fits the rule best, by its name and by how many lines have it."""
         ranked = [
             (rank, field)
             for field in self._free()
@@ -161,7 +161,7 @@ class _Log:
         return min(ranked, key=cost, default=None)
 
     def _free(self) -> Iterator[Field]:
-        """The fields that are not chosen, and do not exclude one that is."""
+        """The fields that are not yet chosen, and do not conflict with one that is."""
         for field in self.fields:
             if not any(
                 field.path == path or conflict(field.path, path) or conflict(path, field.path)
@@ -212,7 +212,7 @@ class _Log:
         self._note_rivals("time", rank, field, rule, lambda value: round(moment(value) or 0))
 
     def _note_rivals(self, what: str, rank: int, field: Field, rule: Rule, meaning: Callable[[Any], Any]) -> None:
-        """Other fields that the rule recognises as well, and that say something else."""
+        """Notes other fields that fit the rule as well but have other values."""
         different = []
         for other in self._free():
             if rule.rank(other.name) == rank and other.fits(rule):
@@ -223,7 +223,7 @@ class _Log:
             self.doubts.append(f"{written(field.path)} is taken for the {what}, not {listed(different)}")
 
     def _choose_event(self) -> tuple[Mapping[str, Step], str]:
-        """Words beyond the usual ones, and the pattern that finds them if the text varies."""
+        """Chooses the field of the event. Returns unusual words, and the pattern that finds them if the text varies."""
         candidates = [field for field in self._free() if fields.NO_EVENTS.rank(field.name) is None]
         field = max(candidates, key=self._score, default=None)
         if field is None or self._score(field) <= 0:
@@ -237,7 +237,7 @@ class _Log:
         """How well a field says what happened: the share of lines with a known word, and what its name promises."""
         rank = fields.EVENTS.rank(field.name)
         words = field.texts
-        if rank is None:  # a name that promises nothing: its values must be usual words, few, not yes and no
+        if rank is None:  # the name does not help: its values must be a few usual words, other than true and false
             words = [] if len(set(words)) > MOST_PHRASES else [word for word in words if word not in ("true", "false")]
         meaning, least = (LogMapping({}).step_of, 0.5) if rank is None else (phrase_step, 0.2)
         steps = [step for word in words if (step := meaning(word))]
@@ -259,7 +259,7 @@ class _Log:
                 self.doubts.append(f"{written(field.path)} names no unit; it is read as {unit}")
 
     def _choose_key(self, message_id: Field) -> None:
-        """A key is the same in all lines of a message, and there are not many messages with the same one."""
+        """A key is the same in all lines of a message, and only few messages share it."""
         rule = RULES["key"]
         keys: list[tuple[int, float, Field]] = []
         for field in self._free():

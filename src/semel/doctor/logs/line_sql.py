@@ -1,6 +1,7 @@
 """SQL that turns lines and rows of a log into rows of `log_lines`, by a mapping; DuckDB runs it, in both engines.
 
-The rule: nothing in a line is an error. A value that cannot be read is null, and what the line lacks is its problem.
+The rule: nothing in a line raises an error. A value that cannot be read is null, and the column `problem` says if the
+line cannot be used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from semel.telemetry.field_mapping import Path
 
 SAMPLE: Final = 200  # characters of a malformed line
 LONGEST_WORD: Final = 200
-LAST_TIME: Final = 10**17  # microseconds: the year 5138; what is beyond is not a time
+LAST_TIME: Final = 10**17  # microseconds: the year 5138; larger numbers are not times
 _UNITS: Final = {
     "ns": 1e-3, "us": 1.0, "µs": 1.0, "μs": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6, "second": 1e6, "seconds": 1e6,
     "m": 6e7, "min": 6e7, "h": 3.6e9,
@@ -65,7 +66,7 @@ def lines_query(
     numbers = [f"TRY_CAST({_text(name)} AS DOUBLE) AS {_number(name)}" for name in timed]
     return f"""
 WITH split AS (
-  -- LIMIT has the text split while the query runs; else that is done while it is planned, value by value.
+  -- With LIMIT, the text is split while the query runs; else that is done while it is planned, value by value.
   SELECT unnest(lines) AS line, unnest(range(len(lines))) AS place
   FROM (SELECT string_split(text, chr(10)) AS lines FROM (SELECT $text AS text LIMIT 1))
 ),
@@ -191,14 +192,14 @@ FROM fields WHERE {not_counted}"""
 def _word(mapping: LogMapping, value: Value) -> str:
     if "event" in mapping.names:
         return f"left({value('event')}, {LONGEST_WORD})"
-    # A line for each run: with its duration it is the end of one, else the beginning.
+    # There is one line for each run: with a duration it is its end, else its beginning.
     end = f"CASE WHEN {value('error')} IS NOT NULL THEN 'retried' ELSE 'recorded' END"
     return f"CASE WHEN {value(mapping.duration or 'seconds')} IS NOT NULL THEN {end} ELSE 'started' END"
 
 
 def _hash(column: str) -> str:
-    """63 bits, as Spark has no unsigned numbers. The chance that two of a hundred million texts are taken for one is
-    1 in 1,800."""
+    """63 bits, because Spark has no unsigned numbers. The chance that any two of a hundred million texts have the same
+    hash is 1 in 1,800."""
     return f"CASE WHEN {column} IS NOT NULL THEN CAST(hash({column}) >> 1 AS BIGINT) END"
 
 

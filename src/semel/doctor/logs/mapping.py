@@ -4,7 +4,7 @@
     --map 'time=.ts,text=.message,pattern="order (?P<id>[^ ]+) (?P<event>started|done)"'
     --events recorded=charged|shipped,retried=bounced
 
-Paths are jq's: .a.b, ."@timestamp", .a["x.y"], .Records[0].messageId. What can be mapped can be written as an option.
+Paths are jq's: .a.b, ."@timestamp", .a["x.y"], .Records[0].messageId. Every mapping can be written as options.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAMES: Final = (
     "error",
     "handler",
 )
-CONSTANTS: Final = ("queue", "handler", "worker", "visibility")  # these may be given as they are
+CONSTANTS: Final = ("queue", "handler", "worker", "visibility")  # these may be constants instead of paths
 _OPTIONS: Final = (*NAMES, "text", "pattern", "records")
 NO_QUEUE: Final = "log"
 
@@ -69,10 +69,10 @@ _WORDS: Final = {
     Step.HEARTBEAT: "heartbeat extended extend visibility_extended visibility_changed",
 }
 _LIKE: Final = {"finished": Step.RECORDED, "failed": Step.RETRIED, "done": Step.RECORDED}
-_STEPS: Final = tuple(step for step in Step if step not in (Step.DROPPED, Step.SENT))  # those two are of no delivery
+_STEPS: Final = tuple(step for step in Step if step not in (Step.DROPPED, Step.SENT))  # those belong to no delivery
 
 
-AROUND: Final = r"^(message|msg|job|task)_|_(message|msg|job|task)$"  # of a plain word: says nothing of the step
+AROUND: Final = r"^(message|msg|job|task)_|_(message|msg|job|task)$"  # parts of a word that do not matter
 
 
 DEFAULT_WORDS: Final[Mapping[str, Step]] = {
@@ -85,15 +85,15 @@ DEFAULT_WORDS: Final[Mapping[str, Step]] = {
 class LogMapping:
     """Where each value is in a line, what is the same for all lines, and what the words mean.
 
-    A value is the group of its name that `pattern` captures in the field `text`; else what is at the path of its name;
-    else the constant.
+    A value is taken from the group of its name that `pattern` captures in the field `text`, else from the path of its
+    name, else from the constant.
     """
 
     paths: Mapping[str, Path]
     constants: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, Step] = field(default_factory=lambda: DEFAULT_WORDS)
     pattern: str = ""  # in the syntax that Python and RE2 share
-    records: Path | None = None  # the file is one JSON document, with the lines in this list
+    records: Path | None = None  # the file is one JSON document, with its lines in the list at this path
     is_own: bool = False  # Semel's attempt log
 
     @property
@@ -158,7 +158,7 @@ def own() -> LogMapping:
 
 
 def parse(text: str, words: str | None = None) -> LogMapping:
-    """DoctorError names the option, what it does not understand, and what it would."""
+    """The mapping that the options describe. DoctorError names the option, what is wrong, and what is possible."""
     try:
         return _parse(text, words)
     except MappingError as error:

@@ -1,4 +1,4 @@
-"""What a log's sentences say of a message: "Failed to process order 17" is a failed run.
+"""What a log's sentences say about a message: "Failed to process order 17" is a failed run.
 
 The rule: of several known words, the one that says most about the outcome decides.
 """
@@ -14,7 +14,7 @@ from semel.doctor.text_format import clean, listed
 from semel.telemetry.attempt_log import Step
 from semel.telemetry.field_mapping import plain
 
-MOST_PHRASES: Final = 30  # more than this, and the text has names in it that vary
+MOST_PHRASES: Final = 30  # if there are more, the text contains names that vary
 MOST_SHOWN: Final = 80  # characters
 _PRECEDENCE: Final[tuple[Step, ...]] = (
     Step.DELETE_FAILED,

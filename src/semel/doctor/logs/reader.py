@@ -1,6 +1,6 @@
 """Reads log files into the table `log_lines`, each line once. DuckDB parses, several texts at a time.
 
-The rule: what is damaged, malformed or incomplete is counted with its file and line, and ends nothing.
+The rule: damaged, malformed and incomplete input is counted with its file and line, and reading goes on.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LogReader:
         )
 
     def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        """Insert texts (number of the file, Text). At most one more than there are threads is in memory."""
+        """Insert texts (number of the file, Text). In memory is at most one text more than there are threads."""
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="semel-doctor") as pool,
             self._abandoned_on_error(pool),
@@ -83,7 +83,7 @@ class LogReader:
 
     @contextmanager
     def _abandoned_on_error(self, pool: ThreadPoolExecutor) -> Iterator[None]:
-        """Ctrl-C, or an error, ends what is being parsed: the pool waits for nothing else."""
+        """On Ctrl-C or an error, interrupts what is being parsed, so that the pool need not wait for it."""
         try:
             yield
         except BaseException:
@@ -107,7 +107,7 @@ class LogReader:
         checked = self._checked
         try:
             cursor.execute(self._queries[checked], parameters)
-        except (duckdb.InvalidInputException, UnicodeDecodeError):  # its text may be cut within a character
+        except (duckdb.InvalidInputException, UnicodeDecodeError):  # the error's text may be cut within a character
             if checked:
                 raise
             self._checked = True

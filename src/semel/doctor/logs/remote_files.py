@@ -30,7 +30,7 @@ _WHY: Final = {
 
 
 def files(address: str, any_name: bool) -> list[LogFile]:
-    """All log files below an address; DoctorError, in one line, if it cannot be listed."""
+    """All log files below an address. Raises DoctorError, with a text of one line, if it cannot be listed."""
     with _errors_of(address):
         return list(_files(address, any_name))
 
@@ -74,7 +74,7 @@ class _Stream(io.RawIOBase):
 
 @contextmanager
 def _errors_of(address: str) -> Iterator[None]:
-    """Whatever the bucket's library raises is an error of one line that names the address."""
+    """Turns whatever the bucket's library raises into an error of one line that names the address."""
     try:
         yield
     except (DoctorError, ImportError):
@@ -135,7 +135,7 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def _matches(below: str, pattern: str) -> bool:
-    """Whether a file, or a folder that it is in, is what the glob stands for."""
+    """Whether a file, or a folder that it is in, matches the glob."""
     if not pattern:
         return True
     parts, wanted = below.split("/"), pattern.split("/")

@@ -1,7 +1,7 @@
 """Opens log files wherever they are, unpacks what is compressed, and splits them into texts of whole lines.
 
-The rule: a file that breaks off is not a failure. What came before counts, and the reason is raised as BrokenLog
-after it.
+The rule: a file that breaks off is not a failure. The lines before that count, and the reason is raised as BrokenLog
+after them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BrokenLog(SemelError):
 
 
 class Text(NamedTuple):
-    """Whole lines, the number of the first, and how many bytes of the file were read for them, packed or not."""
+    """Whole lines, the number of the first, and how many bytes of the file (perhaps compressed) were read for them."""
 
     text: str
     first_line: int
@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 
 def texts(file: LogFile, records: Path | None = None) -> Iterator[Text]:
-    """All lines of a file. `records`: it is one JSON document, with the lines in this list."""
+    """All lines of a file. `records`: the file is one JSON document, with its lines in the list at this path."""
     place = 0
     try:
         with _raw(file) as raw:
@@ -83,7 +83,7 @@ def _zstd(raw: BinaryIO) -> Any:
         zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
     class Stream(io.RawIOBase):
-        """zstd's own error belongs to none of Python's families."""
+        """Turns zstd's own error into an OSError."""
 
         def __init__(self) -> None:
             self._file = zstd.ZstdFile(raw)
@@ -118,7 +118,7 @@ class Readable(Protocol):
 
 
 def split(stream: Readable, first_line: int = 1) -> Iterator[Text]:
-    """The lines of a stream; the last may have no end. An error is raised after what came before it."""
+    """The lines of a stream; the last may lack its line break. An error is raised after the lines before it."""
     rest, failure = b"", None
     while failure is None:
         block, failure = _block(stream)

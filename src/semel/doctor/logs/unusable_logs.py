@@ -1,4 +1,4 @@
-"""The error for logs without a single event: how many lines there are, what is wrong with them, and the way out."""
+"""The error for logs without a single event: how many lines there are, what is wrong with them, and what to do."""
 
 from __future__ import annotations
 

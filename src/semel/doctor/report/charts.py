@@ -189,7 +189,7 @@ def causes(behaviour: Behaviour) -> Chart | None:
 
 
 def replays(behaviour: Behaviour, timeout: float | None, recommended: float | None) -> Chart | None:
-    """What another timeout would have done to the very same work."""
+    """What another timeout would have changed for the same work."""
     if not behaviour.messages or len({replay.duplicates for replay in behaviour.replays}) < 2:
         return None
     shown = _chosen(behaviour.replays, timeout, recommended)
@@ -218,7 +218,7 @@ def replays(behaviour: Behaviour, timeout: float | None, recommended: float | No
 
 
 def _chosen(replays: Sequence[TimeoutReplay], timeout: float | None, recommended: float | None) -> list[TimeoutReplay]:
-    """Not more than fit side by side; the timeout in force and the recommended one always."""
+    """At most as many as fit side by side, always with the timeout in force and the recommended one."""
     if len(replays) <= _MOST_REPLAYS:
         return list(replays)
     kept = [replay for replay in replays if replay.visibility in (timeout, recommended)]

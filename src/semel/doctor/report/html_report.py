@@ -1,7 +1,7 @@
 """A diagnosis as one HTML file: readable offline, without a script, on a phone, on paper and by a screen reader.
 
-The rule: the page loads nothing and runs nothing (its own policy forbids it), and whatever stood in a log is text. The
-template escapes every value, and `finalize` cleans it first.
+The rule: the page loads nothing and runs nothing (its own policy forbids it), and whatever comes from a log is only
+text. The template escapes every value, and `finalize` cleans it first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def prose(text: str, most: int = 2_000) -> Markup:
-    """Our own sentences, in which `words` are code; what stands in them from elsewhere is harmless."""
+    """Our own sentences, in which `words` are code; text from elsewhere in them is made harmless."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, most)))))
 
 

@@ -1,7 +1,7 @@
 """A diagnosis for machines: all of it, under the names of the model, with a version.
 
-The rule: a name that was there stays, and keeps its meaning, as long as `VERSION` does; new ones may come. The text is
-ASCII, whatever stood in a log, and holds no figure that JSON does not know (NaN and infinity are null).
+The rule: as long as `VERSION` stays the same, names stay and keep their meaning; new ones may be added. The text is
+ASCII, whatever the logs contain, and has no number that JSON does not know (NaN and infinity are null).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def value(thing: Any) -> Any:
         case Iterable():
             return [value(part) for part in thing]
     fields = {field.name: value(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
-    if isinstance(thing, Behaviour):  # with the figures that follow from the others, so that nobody has to know how
+    if isinstance(thing, Behaviour):  # with the figures that follow from the others, so that nobody has to derive them
         fields |= {name: value(getattr(thing, name)) for name in ("duplicates", "duplicate_share", "wasted")}
         fields["replays"] = [value(replay) | {"share": replay.share(thing.messages)} for replay in thing.replays]
     return fields

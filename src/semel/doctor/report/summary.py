@@ -38,7 +38,7 @@ _INPUTS: Final = {
 
 
 def gaps(diagnosis: Diagnosis) -> tuple[Gap, ...]:
-    """The inputs that are known of no queue at all."""
+    """The inputs that are missing for all queues."""
     return tuple(
         gap
         for fields, gap in _INPUTS.items()
@@ -67,7 +67,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def without_findings(diagnosis: Diagnosis) -> str:
-    """What can be said of queues that no rule has anything to say about."""
+    """The sentence for a diagnosis without findings."""
     known = [case.behaviour for case in diagnosis.cases if case.behaviour is not None]
     messages = count(sum(behaviour.messages for behaviour in known), "message")
     if not diagnosis.cases:
@@ -91,7 +91,7 @@ def scope(diagnosis: Diagnosis) -> list[str]:
 
 
 def period(start: float | None, end: float | None) -> str:
-    """The day is said once if it is the same."""
+    """From start to end; if both are on the same day, the day is written once."""
     first, last = when(start, seconds=False), when(end, seconds=False)
     if first == UNKNOWN or last == UNKNOWN:
         return f"until {last} UTC" if last != UNKNOWN else f"since {first} UTC" if first != UNKNOWN else ""
@@ -99,7 +99,7 @@ def period(start: float | None, end: float | None) -> str:
 
 
 def skipped(quality: Quality | None) -> str:
-    """One sentence on what could not be used of the logs; empty if all of it could."""
+    """One sentence on the parts of the logs that could not be used; empty if all could."""
     if quality is None:
         return ""
     known = (

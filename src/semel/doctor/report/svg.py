@@ -27,7 +27,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values between `low` and `high` to places from `start` to `end`; what lies outside is put at the edge."""
+    """From values between `low` and `high` to places from `start` to `end`; values outside are put at the edge."""
 
     low: float
     high: float
@@ -88,7 +88,7 @@ def short(value: float) -> str:
 
 
 def thinned(values: Sequence[T], combine: Callable[[Sequence[T]], U]) -> list[U]:
-    """Not more values than can be told apart; those that fall together are combined."""
+    """No more values than can be told apart; those that fall together are combined."""
     size = max(1, math.ceil(len(values) / MOST_POINTS))
     return [combine(values[index : index + size]) for index in range(0, len(values), size)]
 

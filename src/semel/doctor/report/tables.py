@@ -1,7 +1,7 @@
 """The tables of a report, as text: the same in the terminal and in HTML.
 
 Styles of a column: `n` is a figure, `time` a time, `words` is text that may wrap, `id` is to be copied, `spare` can be
-left out for want of room. Every cell is cleaned here.
+left out if there is no room. Every cell is cleaned here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Table:
 
 
 def overview(cases: Sequence[Case]) -> Table:
-    """Without logs, the names alone."""
+    """A row for each queue; without logs, only its name."""
     columns = (
         ("queue", ""), ("messages", "n spare"), ("attempts", "n spare"), ("duplicates", "n"),
         ("wasted time", "n spare"), ("double effects", "n"),

@@ -1,7 +1,7 @@
 """A diagnosis for a terminal: the worst first, and on one screen.
 
-The rule: no line but a command is wider than the terminal, and nothing that stood in a log can move the cursor, change
-a colour or begin a line of its own. rich passes escape sequences on, so all foreign text is cleaned first.
+The rule: only commands may be wider than the terminal, and no text from a log can move the cursor, change a colour or
+begin a line of its own. rich passes escape sequences on, so all foreign text is cleaned first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NARROWEST: Final = 40
 _WIDEST: Final = 120  # longer lines are hard to read
 _LABEL: Final = 10  # "critical" and two spaces
 STYLES: Final = {None: "green", Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
-# The sign says it too, so nobody needs to see the colour.
+# The sign says the same, for those who do not see the colour.
 _SIGNS: Final = {None: "✓", Severity.INFO: "i", Severity.WARNING: "!", Severity.CRITICAL: "✗"}
 _KEPT_TOGETHER: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|d|million)(?:\W|$))| (?=(?:FILE|PATH|URL)\b)")
 _TRAILING: Final = re.compile(r" +(\x1b\[0m)?$")
@@ -37,7 +37,7 @@ Lines = list[str]
 
 
 def render(diagnosis: Diagnosis, *, width: int, colour: bool, verbose: bool = False, height: int | None = 24) -> str:
-    """`height`: lines of the screen, of which one is left to the prompt; None, or verbose: as many as it takes."""
+    """`height`: lines of the screen, one of which is left for the prompt; None, or verbose: as many lines as needed."""
     printer = Printer(width, colour=colour)
     if verbose:
         parts = _verbose(diagnosis, printer)
@@ -132,7 +132,7 @@ def _head(diagnosis: Diagnosis, printer: Printer, most: int | None = None) -> Li
 def _table(
     content: tables.Table, printer: Printer, levels: Sequence[Severity | None] = (), *, indent: int = 0
 ) -> Lines:
-    """Where it is too wide, columns that can be spared are left out, the last first. `levels` put signs before rows."""
+    """If it is too wide, columns that can be spared are left out, the last first. `levels` put signs before rows."""
     columns = list(enumerate(content.columns))
     for column in reversed(columns):
         if "spare" in column[1][1] and _natural_width(content, columns) + indent + 2 * bool(levels) > printer.width:
@@ -156,7 +156,7 @@ def _table(
 
 
 def _natural_width(content: tables.Table, columns: Sequence[tuple[int, tuple[str, str]]]) -> int:
-    """Text that may wrap, and a name at the left, can do with 24 columns."""
+    """The width that the table needs. Text that may wrap, and a name at the left, need at most 24 columns."""
     width = 2 * (len(columns) - 1)
     for index, (title, style) in columns:
         widest = max(cell_len(text) for text in (title, *(row[index] for row in content.rows)))
@@ -168,8 +168,8 @@ def _natural_width(content: tables.Table, columns: Sequence[tuple[int, tuple[str
 
 
 def _fitting(findings: Sequence[Finding], printer: Printer, room: int) -> Lines:
-    """The observation of the worst in full and a line of its remedy, the others in a line each; more of the worst where
-    there is room, observations before remedies; and of the rest the count."""
+    """The worst finding with its full observation and a line of its remedy, the others with a line of each. If there is
+    room, the worst get more lines, observations before remedies. Findings that do not fit are counted."""
     if not findings:
         return []
     first = min(len(_observation(findings[0], printer)) + 1, room - (len(findings) > 1))
@@ -274,7 +274,7 @@ def _reasons(recommendations: Sequence[Recommendation], printer: Printer) -> Lin
 
 
 def _limits(diagnosis: Diagnosis, printer: Printer, *, short: bool = False) -> Lines:
-    """How the log was read, what could not be used, in a line each if `short`, and what was not examined."""
+    """How the log was read and what could not be used, in a line each if `short`; and what was not examined."""
     problems = [sentence(text, "dim") for text in diagnosis.log_fields[: 1 if short else None]]
     if skipped := summary.skipped(diagnosis.quality):
         problems.append(sentence(f"skipped: {skipped}", "dim"))

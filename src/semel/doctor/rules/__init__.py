@@ -1,6 +1,6 @@
-"""The rules: each looks at one case and ends in a finding, or in nothing when all is well or nothing is known.
+"""The rules: each looks at one case and returns a finding, or None if all is well or nothing is known.
 
-`ALL` is their order for users: by module as listed here, within a module as they stand there."""
+`ALL` has them in the order in which users see them: by module as listed here, within a module in its order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES: Final = [rule.name for rule in ALL]
 
 
 def choose(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
-    """All rules, or only these, without those to be ignored; in their usual order."""
+    """All rules, or only these, without those to ignore; in their usual order."""
     for option, names in (("--rule", only), ("--ignore", ignore)):
         for name in names:
             if name not in _NAMES:

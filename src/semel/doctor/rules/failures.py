@@ -108,7 +108,7 @@ def _dead_letter_earlier(case: Case) -> Remedy | None:
 
 
 def _main_error(behaviour: Behaviour) -> str:
-    """The error of most messages that loop, else the largest group of all."""
+    """The error of most messages that loop, else that of the largest group."""
     samples = [message.error for message in behaviour.looping if message.error]
     text = max(samples, key=samples.count) if samples else behaviour.errors[0].sample if behaviour.errors else ""
     return _short(text)

@@ -1,4 +1,4 @@
-"""Rules on the flow: received, in flight and deleted must fit together."""
+"""Rules on the flow: the numbers of messages received, in flight and deleted must fit together."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def plateau(case: Case) -> Observation | None:
         return None
     points = [point for point in series.points if point.in_flight is not None and point.received is not None]
     points = [point for point in points if point.in_flight or point.received]
-    points = points[len(points) // 2 :]  # a plateau is reached by a climb
+    points = points[len(points) // 2 :]  # the climb to a plateau is left out
     if len(points) < _ENOUGH_POINTS:
         return None
     levels = sorted(point.in_flight or 0.0 for point in points)
@@ -156,7 +156,7 @@ def _drift_of_log(case: Case) -> tuple[float, float, float, str] | None:
     counted = [window for window in behaviour.windows if window.start + behaviour.window <= end]
     received = float(sum(window.received for window in counted))
     deleted = float(sum(window.deleted for window in behaviour.windows))
-    # A log without any delete does not write them.
+    # A log without a single delete does not log deletes.
     if not counted or not deleted or not _drifts(received, deleted):
         return None
     return received, deleted, len(counted) * behaviour.window, "the logs"

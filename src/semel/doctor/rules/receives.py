@@ -9,7 +9,7 @@ from semel.durations import text as duration
 from semel.sqs import limits
 from semel.text import count
 
-_MANY_EMPTY = 0.5  # a second: a long poll makes 0.05
+_MANY_EMPTY = 0.5  # a second: long polls of one consumer make 0.05
 _SINGLE = 1.5
 _BUSY = 5.0  # messages a second
 _BACKLOG = 100

@@ -1,4 +1,4 @@
-"""What a rule is: a function of a case that ends in an observation or in nothing, declared by the decorator `rule`."""
+"""What a rule is: a function that takes a case and returns an observation or None, declared by the decorator `rule`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Figures = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a rule saw. A remedy that has no commands is only its text; `severity` only if it is not the rule's own."""
+    """What a rule saw. A remedy without commands is only its text; `severity` is set if it is not the rule's own."""
 
     observed: str
     why: str
@@ -24,7 +24,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that can be wrong. `needs`: the inputs without which it is silent; `remedy`: what to do, in short."""
+    """One thing that can be wrong. `needs`: the inputs that it cannot do without; `remedy`: what to do, in short."""
 
     name: str
     severity: Severity

@@ -67,7 +67,7 @@ def under_read_timeout(case: Case) -> Observation | None:
     now, wanted, read_timeout = case.visibility, recommendations.visibility(case), case.read_timeout
     if now is None or wanted is None or now >= read_timeout or wanted <= now or case.lambda_timeout is not None:
         return None
-    # A client's read timeout must outlast a long poll, so that a shorter visibility timeout leaves it no room.
+    # A read timeout must be longer than a long poll, so this is possible only if the visibility timeout is longer, too.
     otherwise = f"Or set the client's read timeout to {duration(now)}: a long poll of {limits.MAX_WAIT} s fits in it."
     return Observation(
         observed=f"The visibility timeout is {duration(now)}, the read timeout of the client {duration(read_timeout)}.",

@@ -1,6 +1,6 @@
 """The doctor's SQL: one file for each table, and `figures.sql` with a named query for each figure.
 
-It is written in what DuckDB and Spark both understand, and runs unchanged on both. `$NAME` stands for a constant.
+It uses only what DuckDB and Spark both understand, and runs unchanged on both. `$NAME` stands for a constant.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ RETRY: Final = 0
 UNLOGGED: Final = 1
 CAUSES: Final = {cause: code for code, cause in enumerate(Cause, 2)}
 CAUSE_OF: Final = {code: cause for cause, code in CAUSES.items()}
-EXAMPLES: Final = 5  # for each cause; broken lines
-LOOP: Final = 3  # receives from which on a message loops, and SQS leaves it out of the age of the oldest
+EXAMPLES: Final = 5  # for each cause; also of broken lines
+LOOP: Final = 3  # a message with this many receives loops, and SQS leaves it out of the age of the oldest
 WORST: Final = 20
 TIMELINE: Final = 40  # events of one example
-MOST_REDELIVERIES: Final = 100  # of one message that another timeout is held responsible for
-SLACK: Final = 250_000  # microseconds: two workers' clocks, and the way of an answer, differ by less
+MOST_REDELIVERIES: Final = 100  # of one message that a replay attributes to a timeout
+SLACK: Final = 250_000  # microseconds: clocks of workers differ by less, and answers take less
 
 _CONSTANTS: Final = {
     **{step.name: flag for step, flag in FLAGS.items()},
     **{problem.name: int(problem) for problem in LineProblem},
-    # Masks and causes have the last word where a step has the same name.
+    # If a step has the same name as a mask or a cause, the mask or the cause counts.
     **{name: mask(getattr(events, name)) for name in ("FINISHED", "RETURNED", "LOST", "OUTCOMES", "NOT_RUN", "FAILED")},
     **{name: mask(getattr(events, name)) for name in ("WITH_ERROR", "WORKED", "ENDS")},
     "HIDES": mask((Step.RECEIVED, Step.HEARTBEAT)),

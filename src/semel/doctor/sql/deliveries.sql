@@ -1,5 +1,5 @@
--- One row for each delivery: each time that SQS handed a message out, with what became of it. Numbers only: a message is
--- known by its `slot`, and whoever needs a text looks it up in `events` for the few messages in question.
+-- One row for each delivery: each time that SQS handed a message out, with its outcome. Numbers only: `slot` identifies
+-- the message. Texts are looked up in `events`, for the few messages that need them.
 WITH grouped AS (
   SELECT
     slot, number, stream,

@@ -1,5 +1,5 @@
 -- The events of the log: its usable lines, with the bit of the step that each word stands for, and the visibility
--- timeout of the queue where the line does not tell it.
+-- timeout of the queue where the line does not have it.
 SELECT
   line.event_time, word.flag, line.queue, line.queue_id, line.message_id, line.slot, line.key, line.key_id,
   line.receive_count, line.sent_time, line.group_id, line.error, line.error_kind, line.worker, line.worker_id,

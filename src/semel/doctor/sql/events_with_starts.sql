@@ -1,4 +1,4 @@
--- The same with the starts that an application's log leaves out: an end with a duration tells when the run began.
+-- All events, with the starts that an application's log leaves out: an end with a duration shows when the run began.
 SELECT * FROM logged_events
 UNION ALL
 SELECT

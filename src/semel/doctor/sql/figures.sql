@@ -5,7 +5,7 @@
 SELECT queue, queue_id, word, count(*) AS lines FROM log_lines WHERE problem = 0 GROUP BY queue, queue_id, word
 
 -- name: quality
--- How far the lines can be used.
+-- How many lines can be used, and why others cannot.
 SELECT
   count(*) AS lines,
   count(CASE WHEN line.problem = 0 AND word.word IS NOT NULL THEN 1 END) AS events,
@@ -89,7 +89,7 @@ FROM (
 GROUP BY queue_id, handler_id, name, bucket
 
 -- name: receives
--- Messages per receive, of one receive in 16: messages that one receive brought have the same time.
+-- Messages per receive, in a sample of one receive in 16. Messages of one receive have the same time.
 SELECT queue_id, count(*) AS receives, sum(messages) AS messages
 FROM (
   SELECT queue_id, begin_time, count(*) AS messages FROM deliveries
@@ -119,7 +119,7 @@ SELECT * FROM (
 ) ranked WHERE nth <= $EXAMPLES
 
 -- name: timelines
--- Of each example the events that are nearest to it.
+-- The events that are nearest to each example.
 SELECT * FROM (
   SELECT example.example, event.event_time, event.flag, event.message_id, event.slot, event.key, event.receive_count,
     event.worker, event.duration, event.error,
@@ -160,8 +160,8 @@ LEFT JOIN (
 GROUP BY wanted.slot
 
 -- name: over_time
--- By the windows in which deliveries began, were deleted and their messages were sent. Nearly all have the three close
--- together, so that these are few rows; they are added up elsewhere.
+-- Deliveries by the windows in which they began, were deleted, and their messages were sent. For nearly all deliveries
+-- the three are close together, so there are few rows; they are added up elsewhere.
 SELECT queue_id,
   begin_time - begin_time % $WIDTH AS received,
   deleted_time - deleted_time % $WIDTH AS deleted,
@@ -172,7 +172,7 @@ GROUP BY queue_id, begin_time - begin_time % $WIDTH, deleted_time - deleted_time
   CASE WHEN sent_time >= $FIRST THEN sent_time - sent_time % $WIDTH END
 
 -- name: repeated_over_time
--- What `over_time` has to be corrected by: later deliveries were not sent again; and the duplicates.
+-- Corrections to `over_time`: a message with several deliveries was sent only once. Also counts duplicates.
 SELECT queue_id,
   begin_time - begin_time % $WIDTH AS received,
   CASE WHEN place > 1 AND sent_time >= $FIRST THEN sent_time - sent_time % $WIDTH END AS sent,
@@ -182,8 +182,8 @@ GROUP BY queue_id, begin_time - begin_time % $WIDTH,
   CASE WHEN place > 1 AND sent_time >= $FIRST THEN sent_time - sent_time % $WIDTH END
 
 -- name: replays
--- How often messages would have been delivered again while they were worked on, by hold (whole seconds, counted once
--- each) and timeout. Deliveries that exist only because the timeout in force was too short are not replayed.
+-- How often messages would have been delivered again while they were worked on, by timeout. Holds are grouped in steps
+-- of 10 ms. Deliveries that exist only because the timeout in force was too short are not replayed.
 SELECT held.queue_id, tried.timeout,
   sum(held.count * least(CAST(floor(held.hold / tried.timeout) AS BIGINT), $MOST_REDELIVERIES)) AS redeliveries
 FROM (
@@ -199,7 +199,7 @@ JOIN tried_timeouts tried ON tried.queue_id = held.queue_id
 GROUP BY held.queue_id, tried.timeout
 
 -- name: errors
--- By queue and kind: the largest groups of errors.
+-- The largest groups of errors of each queue, by kind.
 SELECT * FROM (
   SELECT *, row_number() OVER (PARTITION BY queue_id ORDER BY count DESC, error_kind) AS nth FROM (
     SELECT queue_id, error_kind, count(*) AS count, count(DISTINCT slot) AS messages,

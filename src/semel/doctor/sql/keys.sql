@@ -1,5 +1,5 @@
--- The keys that more than one message has, or that took effect more than once; few, as a rule. A message without a key
--- stands for itself.
+-- Keys that more than one message has, or that took effect more than once; usually few. A message without a key is its
+-- own key.
 SELECT queue_id, identity, min(slot) <> max(slot) AS is_shared, sum(effect) AS effects
 FROM (
   SELECT queue_id, slot, coalesce(key_id, slot) AS identity,

@@ -1,6 +1,6 @@
--- Without a receive count, the order of its lines tells the deliveries of a message apart, for each worker: what follows
--- a receive (or a start, where receives are not logged) belongs to it. Where every beginning has its end, the first end
--- belongs to the first beginning: two deliveries at once, in one worker. Where ends are missing, an end belongs to the
+-- Without a receive count, the order of a message's lines tells its deliveries apart, for each worker: lines after a
+-- receive (or a start, where receives are not logged) belong to it. If every beginning has an end, the first end
+-- belongs to the first beginning: two deliveries at once, in one worker. If ends are missing, an end belongs to the
 -- latest beginning: the others crashed.
 WITH steps AS (
   SELECT *,
@@ -9,7 +9,7 @@ WITH steps AS (
     CASE WHEN flag = $STARTED THEN 1 ELSE 0 END AS is_started,
     CASE WHEN (flag & $OUTCOMES) <> 0 THEN 1 ELSE 0 END AS is_outcome,
     CASE WHEN flag = $DELETED THEN 1 ELSE 0 END AS is_deleted,
-    -- At one and the same time: a receive, then its start, then its outcome, then its delete.
+    -- With the same time: first the receive, then its start, its outcome, its delete.
     CASE flag WHEN $RECEIVED THEN 0 WHEN $STARTED THEN 1 WHEN $DELETED THEN 3 ELSE 2 END AS place
   FROM events
 ),

@@ -1,9 +1,9 @@
--- Why a message came again. All deliveries of messages that have more than one, each compared with the one before it;
--- and, where SQS counts the deliveries, those of which it counts an earlier one that no log has.
+-- Why a message came again. If a message has several deliveries, each is compared with the one before it. If the logs
+-- have receive counts, a single delivery is also included if SQS counts an earlier one that no log has.
 --
--- The rules, in the order in which they are asked. `t` is when the delivery began. The deadline is when the visibility
--- of the earlier deliveries ended, heartbeats included; SQS shows a message to others only after that, unless it was
--- returned.
+-- The rules, in the order in which they are applied. `t` is when the delivery began. The deadline is when the
+-- visibility timeout of the earlier deliveries ended, with heartbeats; SQS shows a message to others only after that,
+-- unless it was returned.
 -- 1. SQS counts a delivery in between that no log has: UNLOGGED (a crash if workers of the queue died, else unknown).
 -- 2. The earlier one was returned to the queue before t: a retry, not a duplicate.
 -- 3. The earlier one was deleted before t: VISIBILITY if the delete came after the deadline, as SQS had shown the message
@@ -23,8 +23,8 @@ candidates AS (
   FROM deliveries delivery LEFT JOIN repeated ON repeated.slot = delivery.slot
   WHERE repeated.slot IS NULL AND $exact AND delivery.number > 1
 ),
--- No message is received before it is sent: the clock of a worker that seems to do so is behind, by that much at least.
--- Beyond 15 minutes SQS refuses every call, so that it is the time of sending that is wrong.
+-- No message is received before it is sent: if it seems so, the worker's clock is behind, at least by that much. If it
+-- were more than 15 minutes, SQS would refuse every call, so the time of sending is wrong.
 clocks AS (
   SELECT worker_id, -min(begin_time - sent_time) AS behind FROM deliveries
   WHERE begin_time - sent_time >= -900000000
@@ -46,8 +46,8 @@ placed AS (
 ordered AS (
   SELECT *,
     lag(number) OVER (PARTITION BY slot ORDER BY place) AS previous_number,
-    -- A worker that is handed a message which it holds already goes on with it: what comes next is compared with the
-    -- delivery that it holds.
+    -- A worker that receives a message which it already holds continues with it: the next delivery is compared with the
+    -- one that it holds.
     max(CASE WHEN (flags & $HELD) = 0 THEN place END) OVER earlier_rows AS earlier_place,
     max(deadline) OVER earlier_rows AS hidden_until
   FROM placed
@@ -63,7 +63,7 @@ compared AS (
     earlier.begin_time AS earlier_time, earlier.last_time AS earlier_last, earlier.flags AS earlier_flags,
     earlier.outcome_time AS earlier_outcome, earlier.deleted_time AS earlier_deleted,
     coalesce(earlier.deleted_time, earlier.outcome_time, earlier.last_time) AS earlier_end,
-    -- A worker knows its deadline later than SQS, by the time that the answer took; and SQS counts whole seconds.
+    -- A worker's deadline is later than that of SQS, by the time that the answer took; and SQS counts whole seconds.
     this.hidden_until - least(CAST(floor(this.timeout / 10) AS BIGINT), 1000000) AS early_deadline,
     coalesce(this.begin_time < this.hidden_until - least(CAST(floor(this.timeout / 10) AS BIGINT), 1000000), FALSE) AS too_soon
   FROM ordered this

@@ -1,5 +1,5 @@
--- Messages whose key an earlier message had, one row each, with their cause: REDRIVE if the earlier message had failed
--- and was over before this one began, else PRODUCER.
+-- One row for each message whose key an earlier message had, with the cause: REDRIVE if the earlier message had failed
+-- and ended before this one began, else PRODUCER.
 WITH several AS (
   SELECT queue_id, identity AS key_id FROM keys WHERE is_shared
 ),
@@ -9,7 +9,7 @@ messages AS (
     max(coalesce(delivery.receive_count, delivery.number)) AS receive_count,
     count(CASE WHEN (delivery.flags & $RECORDED) <> 0 THEN 1 END) AS effects,
     max(CASE WHEN (delivery.flags & $STARTED) <> 0 THEN 1 ELSE 0 END) AS ran,
-    -- It was done already, or it came while another had its key and has not run since.
+    -- Its key was done already, or another message had claimed its key, and it has not run since.
     CASE WHEN max(delivery.flags & $DUPLICATE) <> 0
            OR max(delivery.flags & $BOUNCED) <> 0 AND max(delivery.flags & $STARTED) = 0
          THEN 1 ELSE 0 END AS was_duplicate,
@@ -37,10 +37,10 @@ ordered AS (
 )
 SELECT
   queue_id, slot, begin_time, receive_count, CAST(work AS BIGINT) AS work, earlier_slot, earlier_time,
-  -- It ran again only if one before it had run: of two that came at once, the ledger lets either be the one that runs.
+  -- It ran again only if an earlier one had run: of two that came at once, the ledger may let either of them run.
   ran = 1 AND coalesce(ran_before, 0) = 1 AS ran,
   greatest(last_time, earlier_last) AS timeline_end,
-  -- Of two that came at once the duplicate may be first: it had no effect either, and did not fail.
+  -- If two came at once, the first may be the duplicate: it had no effect either, but it did not fail.
   CASE WHEN earlier_effects = 0 AND earlier_was_duplicate = 0 AND earlier_last <= begin_time + $SLACK
        THEN $REDRIVE ELSE $PRODUCER END AS cause
 FROM ordered

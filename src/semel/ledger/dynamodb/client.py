@@ -1,8 +1,9 @@
-"""Calls to DynamoDB about one table: signed, sent over kept connections, retried, and their errors turned into ours.
+"""Makes calls to DynamoDB about one table: signs them, reuses connections, retries, and turns errors into ours.
 
-The rules here: nothing but a LedgerError gets past `call`, `put`, `update` and the like, and each text says the action,
-the table and the way out. A call is sent up to three times; expired credentials and a wrong clock are mended besides.
-The connections, the signature and the rules for credentials, region and endpoint are those of Semel's client for SQS.
+The rules: `call`, `put`, `update` and the like raise only LedgerError, and each text names the action, the table and
+the way out. A call is sent up to three times, not counting calls that are sent again with new credentials or a
+corrected clock. The connections, the signature and the rules for credentials, region and endpoint are those of Semel's
+SQS client.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 ATTEMPTS: Final = 3
-_CLOCK_SKEW: Final = 240.0  # seconds; a clock that is off by less is not what DynamoDB objects to
+_CLOCK_SKEW: Final = 240.0  # seconds; DynamoDB does not object to a clock that is off by less
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _THROTTLED: Final = frozenset(
     {
@@ -78,7 +79,7 @@ _WITHOUT_TABLE: Final = frozenset({"BatchGetItem", "TransactWriteItems"})
 
 
 class Refused(Exception):
-    """DynamoDB's answer is an error. `body` has what it says besides: the item, the reasons of a cancellation."""
+    """DynamoDB's answer is an error. `body` has its details: the item, or the reasons of a cancellation."""
 
     def __init__(self, answer: Answer) -> None:
         try:
@@ -97,7 +98,7 @@ class Refused(Exception):
 
 
 class TableClient:
-    """The calls about one table, and the threads that send those of a batch side by side. Thread-safe."""
+    """The calls about one table, and the threads that send the calls of a batch in parallel. Thread-safe."""
 
     def __init__(
         self,
@@ -129,26 +130,26 @@ class TableClient:
             target="DynamoDB_20120810",
             query_mode=False,
         )
-        self._clock_offset = 0.0  # seconds that DynamoDB's clock is ahead of ours, once that has mattered
+        self._clock_offset = 0.0  # seconds that DynamoDB's clock is ahead of ours; 0 until a call is refused for it
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="semel-dynamodb")
         self.process, self._closed = OwningProcess(f"the ledger in the DynamoDB table {table}"), False
 
     # Calls.
 
     def call(self, operation: str, *, timeout: float | None = None, **parameters: Any) -> dict[str, Any]:
-        """One call, about this table; `operation` as AWS names it: GetItem. With `timeout` it is sent once."""
+        """One call about this table. `operation`: its name in AWS, such as GetItem. With `timeout`, it is sent once."""
         with self.translated(operation):
             return self._perform(operation, parameters, timeout)
 
     def put(self, parameters: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
-        """Whether a conditional put was made, and the item as it was when the put was refused."""
+        """Make a conditional put. Returns whether it was made, and the present item if it was refused."""
         return self._write("PutItem", parameters, None)
 
     def update(
         self, parameters: Mapping[str, Any], *, returned: bool = False, timeout: float | None = None
     ) -> tuple[bool, dict[str, Any]]:
-        """Whether a conditional update was made, and the item as it was when the update was refused; if `returned`,
-        also the item after it was made."""
+        """Make a conditional update. Returns whether it was made, and the present item if it was refused; if
+        `returned`, also the new item if it was made."""
         if returned:
             parameters = {**parameters, "ReturnValues": "ALL_NEW"}
         return self._write("UpdateItem", parameters, timeout)
@@ -166,15 +167,15 @@ class TableClient:
                 raise
 
     def get_many(self, keys: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The items of these keys that there are, and the keys that DynamoDB has left for another call."""
+        """The items of these keys, as far as they exist, and the keys that DynamoDB has left for another call."""
         answer = self.call("BatchGetItem", RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}})
         left = answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", [])
         return answer["Responses"].get(self.table, []), left
 
     def transact(self, actions: Sequence[Mapping[str, Any]], token: str) -> None:
-        """One TransactWriteItems, sent once: it must be known whether an attempt may have been carried out.
+        """One TransactWriteItems, sent once, because the caller must know whether it may have been carried out.
 
-        Raises Refused or OSError, for DynamoTransaction to tell apart. CannotConnect: it was never sent."""
+        Raises Refused or OSError, which DynamoTransaction tells apart. CannotConnect: it was never sent."""
         parameters = {"TransactItems": actions, "ClientRequestToken": token}
         self._perform("TransactWriteItems", parameters, self._timeout, repeat=False)
 
@@ -222,7 +223,8 @@ class TableClient:
         return result
 
     def _mend(self, error: Refused | OSError) -> str:
-        """Removes the cause of a refusal where that can be done; says which it was, or nothing."""
+        """Remove the cause of a refusal if possible. Returns which: "credentials" (renewed), "clock" (corrected) or
+        ""."""
         if not isinstance(error, Refused):
             return ""
         code = error_parser.short(error.code)
@@ -238,7 +240,7 @@ class TableClient:
     # Threads, processes and the end.
 
     def side_by_side(self, work: Callable[[Argument], Result], arguments: Sequence[Argument]) -> list[Result]:
-        """One call of `work` for each argument, at once on the pool's threads. All have ended when this returns or
+        """Call `work` for each argument, in parallel on the pool's threads. All calls have ended when this returns or
         raises."""
         self.check_usable()
         if len(arguments) <= 1:
@@ -256,7 +258,7 @@ class TableClient:
 
     @cached_property
     def boto_client(self) -> Any:
-        """A client of boto3's kind for the same endpoint, region and credentials: for what users call themselves."""
+        """A boto3 client for the same endpoint, region and credentials, for calls that users make themselves."""
         session, host = self._resolved.session, self._resolved.address.host
         make = getattr(session, "create_client", None) or session.client
         options: dict[str, Any] = {"region_name": self.region, "endpoint_url": self._resolved.url}
@@ -290,7 +292,7 @@ class TableClient:
             ) from error
 
     def _unusable(self, error: SqsError) -> LedgerError:
-        """What is configured, or missing: it is about all AWS services, so the client for SQS says it."""
+        """An error in the configuration. It is about all AWS services, so the text is that of the SQS client."""
         if not isinstance(error, NoCredentials):
             return LedgerError(
                 f"the DynamoDB table {self.table} cannot be reached: {error} In a ledger's address, write ?region=… "
@@ -321,7 +323,7 @@ class TableClient:
 
 
 def _as_json(value: Any) -> str:
-    """What boto3 takes as a binary value goes over the wire in base64."""
+    """Binary values, as boto3 takes them, are sent in base64."""
     if isinstance(value, bytes | bytearray | memoryview):
         return b64encode(value).decode()
     raise TypeError(f"{type(value).__name__} has no JSON")

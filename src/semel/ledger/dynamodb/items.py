@@ -1,13 +1,14 @@
 """The ledger's rules for DynamoDB: the item of a key, the conditional writes that change it, and what it means.
 
-The rules here: no I/O, and every write is conditional. A claim puts the item of a key that is absent; if the key is
-there, the refusal returns its item, the claim is decided from it, and the next item is put only if nothing has changed
-since. Every later write is an update whose condition is the fence.
+The rules: no I/O, and every write is conditional. A claim first puts an item, if the key is absent. If the key is
+there, the refusal returns its item, the claim is decided from that, and the next item is put only if nothing has
+changed since. Every later write is an update whose condition is the fence.
 
-An item: pk, fence, attempt, payload (if any), claimant, source, first_seen; `state`, a map that a record replaces as a
-whole: status, ends (of the lease), changed, until (it expires), result, notes (a map, if any) with `noted`, how many
-bytes they have, and `commit`, the transaction that recorded it; `expires`, the table's TTL attribute, in seconds. Other
-times are in milliseconds since 1970, by the clock of the process that writes, as DynamoDB has none to offer.
+An item has: pk, fence, attempt, payload (if any), claimant, source, first_seen; `expires`, the table's TTL attribute,
+in seconds; and `state`, a map that a record replaces as a whole: status, ends (of the lease), changed, until (when it
+expires), result, notes (a map, if any), `noted` (the size of the notes in bytes) and `commit` (the transaction that
+recorded it). Other times are in milliseconds since 1970, by the clock of the process that writes, because DynamoDB has
+no clock that can be asked.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _map(**values: object) -> Item:
 
 
 def _expires(until: int, stays: int) -> int:
-    """An expired item counts as absent, but its fence goes on: the table may drop it only some time after."""
+    """An expired item counts as absent, but its fence must go on growing: the table may remove it only later."""
     return -(-(until + min(stays, _LONGEST_LEASE)) // 1000)
 
 
@@ -67,7 +68,7 @@ def _expires(until: int, stays: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When and how a claim is made, in milliseconds; `margin` is how far clocks may be apart."""
+    """When and how a claim is made, in milliseconds. `margin`: by how much clocks may differ."""
 
     now: int
     lease: int
@@ -78,7 +79,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWrite:
-    """Put `item` if the key is absent, or still has the item that this `replaces`. If so, the answer is `won`."""
+    """Put `item` if the key is absent or, if there is one, still has the item that this `replaces`. If the put is made,
+    the answer is `won`."""
 
     item: Item
     won: Won
@@ -96,12 +98,12 @@ class ClaimWrite:
 
 
 def first_claim(request: ClaimRequest, moment: Moment) -> ClaimWrite:
-    """Wins a key that is new; all else is decided from the item that the refusal returns."""
+    """The write that wins a new key. For a known key, the refusal returns the item, which decides the claim."""
     return _claim(request, moment, fence=1, attempt=1, first_seen=moment.now)
 
 
 def next_claim(item: Item, request: ClaimRequest, moment: Moment) -> ClaimResult | ClaimWrite:
-    """What an item means for somebody who asks for its key: the answer, or the write that may win it."""
+    """What the item of a known key means for a claim: the answer, or the write that may win the key."""
     known = entry_of(request.key, item)
     how = rules.decide(request, known, claimant=moment.claimant, now=moment.now / 1000, margin=moment.margin / 1000)
     if not isinstance(how, Winning):
@@ -157,7 +159,7 @@ def _claim(
 
 
 class _Expression:
-    """An update and its condition; the names and values that they need are found by their signs # and :, once."""
+    """An update and its condition. The names (#) and values (:) that they need are found in the text, once."""
 
     def __init__(self, change: str, condition: str) -> None:
         words = re.findall(r"[#:]\w+", f"{change} {condition}")
@@ -168,7 +170,7 @@ class _Expression:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One conditional UpdateItem. `names`: of what is no attribute of ours."""
+    """One conditional UpdateItem. `names`: the names that are not attributes of ours, such as that of a note."""
 
     key: str
     expression: _Expression
@@ -228,7 +230,7 @@ def extension(claim: Claim, now: int, lease: int, retention: int) -> Update:
 
 
 def record(completion: Completion, now: int, retention: int, *, commit: str = "") -> Update:
-    """`commit` names the transaction that this is part of, so that its outcome can be told when the answer is lost."""
+    """`commit` names the transaction that this is part of: it shows the outcome if the answer is lost."""
     values = _held(completion.claim, now, retention)
     state = _map(status=completion.status, changed=now, until=values["until"])
     if completion.result:
@@ -259,16 +261,18 @@ def forgetting(key: str, now: int, retention: int) -> Update:
 
 
 def note(claim: Claim, name: str, value: bytes, now: int, retention: int, most: int) -> Update:
-    """Holds if there are notes, but few, and the lease is short; if not, see `note_seen`.
+    """Its condition holds if there are notes already, they are small, and the key would not expire earlier than before;
+    if not, see `note_seen`.
 
-    It counts the bytes of a name that is noted again twice.
+    If a name is noted again, its bytes are counted twice.
     """
     values = _held(claim, now, retention) | {"value": value, "size": len(value), "most": most - len(value)}
     return Update(claim.key, _FEW_NOTES, values, {"#name": name})
 
 
 def note_seen(claim: Claim, name: str, value: bytes, now: int, retention: int, item: Item) -> tuple[Update, int]:
-    """The same with the exact count of bytes, which it also returns, if the item is still as it was seen."""
+    """The same update with the exact size in bytes, which is returned too. Its condition holds if the item is still as
+    it was seen."""
     total = sum(len(known) for known in (_notes(item) | {name: value}).values())
     state = _state(item)
     until = _number(state, "until")
@@ -289,7 +293,7 @@ def is_held(item: Item, claim: Claim, now: int) -> bool:
 
 
 def was_committed(item: Item, commit: str) -> bool:
-    """Whether the item was recorded by just this transaction."""
+    """Whether this very transaction recorded the item."""
     return bool(item) and _text(_state(item), "commit") == commit
 
 

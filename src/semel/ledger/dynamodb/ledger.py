@@ -1,6 +1,6 @@
-"""The ledger in a DynamoDB table: one conditional write for each key, those of a batch side by side.
+"""The ledger in a DynamoDB table: one conditional write for each key, and the writes of a batch in parallel.
 
-The rule here: this file sends writes and follows up on refused ones; what they say, `items` says.
+The rule: this file sends writes and follows up on refused ones; `items` defines what they contain.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 _MOST_LOOKED_UP: Final = 100  # keys of one BatchGetItem
-_TRIES: Final = 20  # of a key that others change each time we look
+_TRIES: Final = 20  # for a key that others change each time
 
 
 class DynamoLedger(Ledger):
     """A ledger in a DynamoDB table.
 
-    What to rely on: of all that ask for a key one wins, as the table decides each write by its condition, and a
-    zombie's fence is refused. The claim of a new key takes one round trip, and so does the answer that a key is held,
-    done or in conflict; winning a key that is known already takes two. DynamoDB has no clock to ask: leases are judged
-    by the clocks of the processes, so keep these synchronised; another's lease counts as over only `clock_margin`
-    seconds after its end. A clock that is further off costs a takeover too early, which the fence makes harmless to the
+    A key is won by a conditional write, so exactly one of several concurrent claims of a key wins, and a write of a
+    zombie is refused because of its fence. A claim takes one round trip if the key is new, or if it is held, done or in
+    conflict; winning a known key takes two. DynamoDB has no clock that can be asked, so leases are judged by the clocks
+    of the processes: keep these synchronised. The lease of another process counts as over only `clock_margin` seconds
+    after its end. If a clock is further off, a key may be taken over too early; the fence makes that harmless to the
     ledger.
 
-    Expired keys are dropped by the table's time to live (attribute `expires`), up to some days late; they count as
-    absent from the moment they expire. create: make the table, billed by request, with its TTL and the outbox's index.
-    session: a boto3 session; otherwise region, profile and credentials are found as boto3 does, and AWS_REGION counts
-    before AWS_DEFAULT_REGION. timeout: seconds for one attempt of a call; there are up to three. workers: threads that
-    send the keys of batches side by side.
+    The table's time to live (attribute `expires`) removes expired keys, up to a few days late. They count as absent
+    from the moment they expire. `create`: create the table, with on-demand billing, its TTL and the outbox's index.
+    `session`: a boto3 session; without it, region, profile and credentials are looked up as boto3 does, but AWS_REGION
+    comes before AWS_DEFAULT_REGION. `timeout`: seconds for one attempt of a call; there are up to three attempts.
+    `workers`: the number of threads that send the writes of a batch in parallel.
 
     `transaction` is one TransactWriteItems of at most 100 items: see DynamoTransaction.
 
@@ -110,7 +110,7 @@ class DynamoLedger(Ledger):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for another address than AWS's."""
+        """dynamodb://table?region=eu-west-1&create=1; endpoint=http://… for an endpoint other than that of AWS."""
         rest, url_options = options_from_url(url, _OPTIONS)
         parts = urlsplit(rest)
         if parts.query:
@@ -153,7 +153,7 @@ class DynamoLedger(Ledger):
             made, item = self._client.put(decision.parameters())
             if made:
                 return decision.won, decision.item
-            if not item:  # not every stand-in for DynamoDB returns it with the refusal
+            if not item:  # some emulators of DynamoDB do not return it with the refusal
                 (item,) = self._get([request.key]) or [{}]
             moment = self._moment(claimant, lease)
             decision = items.next_claim(item, request, moment) if item else items.first_claim(request, moment)
@@ -207,7 +207,7 @@ class DynamoLedger(Ledger):
         return sum(self._updates([items.forgetting(key, now, retention) for key in dict.fromkeys(keys)]))
 
     def purge(self, limit: int = 1_000) -> int:  # noqa: ARG002
-        """Nothing to do: the table drops what has expired by itself, by its time to live."""
+        """Does nothing: the table's time to live removes expired keys."""
         return 0
 
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
@@ -278,7 +278,8 @@ class DynamoLedger(Ledger):
     def _by_key(
         self, work: Callable[[list[Argument]], list[Result]], keys: Sequence[str], arguments: Sequence[Argument]
     ) -> list[Result]:
-        """Different keys side by side; what is about one key goes into one call, as it must not race with itself."""
+        """Call `work` for different keys in parallel. Arguments with the same key go into one call, so that they do not
+        race with each other."""
         places: dict[str, list[int]] = {}
         for place, key in enumerate(keys):
             places.setdefault(key, []).append(place)

@@ -1,9 +1,9 @@
-"""Messages that DynamoDB transactions have sent, until they are handed to SQS.
+"""Messages that DynamoDB transactions have sent, until SQS has accepted them.
 
-The rules here: an item is taken by a conditional update on the time it is due, so no two dispatchers get it at once.
-Messages of a group are taken together, by a conditional update of an item that stands for the group, and keep the time
-that they were due at: so they stay in their order, whoever takes them and however often. A small index of a fixed
-number of boxes finds what is due without reading the table; messages of a group share a box. After a look that found
+The rules: an item is taken by a conditional update of its due time, so that no two dispatchers get it at once. Messages
+of a group are taken together, by a conditional update of an item that represents the group, and keep their due times:
+so they stay in order, whoever takes them and however often. A small index with a fixed number of partitions, called
+boxes, finds due messages without reading the table; all messages of a group share a box. After a query that found
 nothing, the index is left alone for a while, unless this process has committed a message or has one that is due again.
 """
 
@@ -25,7 +25,7 @@ from semel.ledger.dynamodb.table import OUTBOX, has_outbox_index
 
 BOXES: Final = 4
 IDLE_PAUSE: Final = 4_000  # milliseconds between two looks at all boxes while nothing is found: one query a second
-INDEX_DELAY: Final = 5_000  # milliseconds until the index surely has what was committed
+INDEX_DELAY: Final = 5_000  # milliseconds after which the index should have what was committed
 LOOKED_AT: Final = 40  # items that are read to see whether SQS has refused them
 _PREFIX: Final = "outbox#"
 _GROUP: Final = "outbox-group#"
@@ -37,13 +37,14 @@ class Outbox:
     def __init__(self, client: TableClient, now: Callable[[], int]) -> None:
         self._client, self._now = client, now
         self._has_index: bool | None = None
-        self._groups: dict[str, int] = {}  # those that we have taken, and till when
-        self._due_again: dict[str, int] = {}  # messages that we have taken and not dropped, and when they are due
+        self._groups: dict[str, int] = {}  # the groups that we have taken, and until when
+        self._due_again: dict[str, int] = {}  # messages that we have taken and not dropped, and when they are due again
         self._next_look = 0
         self._busy_until = 0
 
     def put(self, message: Outgoing, place: int) -> dict[str, Any]:
-        """The part of a transaction that keeps a message; `place` is its place among those of the transaction."""
+        """The write, for a transaction, that puts a message into the outbox. `place`: its place among the messages of
+        the transaction."""
         if not self._is_there():
             raise LedgerError(
                 f"the DynamoDB table {self._client.table} has no index {OUTBOX!r}, so no messages can be sent in a "
@@ -68,7 +69,7 @@ class Outbox:
         return {"Put": {"TableName": self._client.table, "Item": item}}
 
     def look_soon(self) -> None:
-        """This process has changed what is in the outbox; it may take a while until the index has it."""
+        """This process has changed the outbox: query the index each time until it surely has the change."""
         self._busy_until = self._now() + INDEX_DELAY
 
     def take(self, limit: int, lease: int) -> list[Outgoing]:
@@ -88,10 +89,10 @@ class Outbox:
         return messages
 
     def _take_from(self, box: int, limit: int, lease: int) -> list[Outgoing]:
-        """Pages of what is due, as groups that another has taken stay among it."""
+        """Take due messages, page by page, because messages of groups that others have taken are still among them."""
         now = self._now()
         messages: list[Outgoing] = []
-        groups: dict[str, bool] = {}  # whether it is ours
+        groups: dict[str, bool] = {}  # whether we have taken the group
         after: dict[str, Any] = {}
         while len(messages) < limit:
             page = self._client.call(
@@ -149,10 +150,10 @@ class Outbox:
         if not ours:
             return None
         whole = self._client.call("GetItem", Key={"pk": item["pk"]}, ConsistentRead=True).get("Item")
-        return _outgoing(whole) if whole else None  # the index may still have what is sent
+        return _outgoing(whole) if whole else None  # the index may still have a message that was sent
 
     def _set_group(self, group: str, till: int) -> None:
-        """Only if we still have it: else it is another's by now."""
+        """Keep the group until `till`, but only if it is still ours: another dispatcher may have taken it."""
         ours = self._groups.pop(group, None)
         if ours is None:
             return
@@ -189,7 +190,7 @@ class Outbox:
         self._client.side_by_side(put_off, list(ids))
 
     def status(self, examples: int) -> OutboxStatus:
-        """What was refused is counted among the first ones only: to see it, each item has to be read."""
+        """Refused messages are counted only among the first ones, because each item has to be read for that."""
         waiting = self.count()
         if not waiting:
             return OutboxStatus()
@@ -199,7 +200,7 @@ class Outbox:
         return OutboxStatus(waiting, len(refused), tuple(refused[:examples]))
 
     def count(self) -> int:
-        """All of them, however many pages of the index that takes."""
+        """How many messages there are, from all pages of the index."""
         return sum(page["Count"] for page in self._pages(Select="COUNT"))
 
     def _pages(self, **wanted: Any) -> Iterator[dict[str, Any]]:
@@ -238,7 +239,7 @@ class Outbox:
 
 
 def _group_name(message: Outgoing) -> str:
-    """What precedes the id of a message of a group, so that the index tells it by its keys."""
+    """The prefix of the id of a message of a group. The index has only keys, and this shows the group in them."""
     if message.group is None:
         return ""
     return f"g{hashlib.sha256(orjson.dumps([message.queue, message.group])).hexdigest()[:16]}-"

@@ -1,6 +1,6 @@
-"""The table itself: made on request, with its time to live, its outbox index and the version of its items.
+"""The table itself: created on request, with its time to live, its outbox index and the version of its items.
 
-The rule here: many may open or make the same table at once, and a table of another version is refused.
+The rule: many processes may open or create the same table at once, and a table of another version is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TABLE: Final[dict[str, Any]] = {
 
 
 def create_table(client: TableClient) -> None:
-    """Make the table unless it is there, and have it drop what has expired."""
+    """Create the table unless it exists, and enable its time to live."""
     try:
         client.call("DescribeTable")
     except LedgerError as error:
@@ -65,7 +65,7 @@ def _create(client: TableClient) -> None:
     try:
         client.call("CreateTable", **_TABLE)
     except LedgerError as error:
-        if _code(error) != "ResourceInUseException":  # somebody else makes it just now
+        if _code(error) != "ResourceInUseException":  # another process is creating it
             raise
 
 
@@ -74,7 +74,7 @@ def _code(error: LedgerError) -> str:
 
 
 def open_schema(client: TableClient) -> None:
-    """Write the version of the items into a new table, or compare it."""
+    """Write the version of the items into a new table, or check it in an old one."""
     _, meta = client.update(
         {
             "Key": {"pk": {"S": "meta#semel"}},
@@ -102,7 +102,7 @@ def warn_without_ttl(client: TableClient) -> None:
         is_off = _ttl_is_off(client)
     except LedgerUnavailable:
         raise
-    except LedgerError:  # we may not ask
+    except LedgerError:  # we are not allowed to ask
         return
     if is_off:
         log.warning(
@@ -117,7 +117,7 @@ def has_outbox_index(client: TableClient) -> bool:
         table = client.call("DescribeTable")["Table"]
     except LedgerUnavailable:
         raise
-    except LedgerError:  # we may not ask: find out by using it
+    except LedgerError:  # we are not allowed to ask: find out by using it
         return True
     return any(index["IndexName"] == OUTBOX for index in table.get("GlobalSecondaryIndexes", ()))
 

@@ -1,6 +1,6 @@
 """The handler's writes to DynamoDB and the ledger's record in one TransactWriteItems.
 
-The rule here: nothing is sent before the block ends; then everything goes in one call, or nothing does.
+The rule: nothing is sent before the block ends; then everything is sent in one call, or nothing is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.ledger.dynamodb.outbox import Outbox
 from semel.sqs.client.transport import CannotConnect
 
 MOST_ITEMS: Final = 100
-MOST_BYTES: Final = 350_000  # of a body: an item has 400 KiB, in which the body is written as JSON, with attributes
+MOST_BYTES: Final = 350_000  # of a body: an item has up to 400 KiB, for the body as JSON and the attributes
 _ACTIONS: Final = frozenset({"Put", "Update", "Delete", "ConditionCheck"})
 _TRIES: Final = 5
 _PASSING: Final = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
@@ -37,9 +37,9 @@ class DynamoTransaction(Transaction):
     """Collects writes with `write`, and commits them together with the record when the block ends.
 
     tx.write({"Put": {"TableName": "orders", "Item": {"id": {"S": "7"}}}}) takes one item of boto3's
-    transact_write_items. At most 100 items in all: each write, each key that is recorded and each message that is sent
-    is one; no item twice. The writes happen once and with the record, or not at all: if a newer claim exists, the block
-    ends with Fenced. Nothing written here can be read before the block has ended.
+    transact_write_items. A transaction has at most 100 items: each write, each recorded key and each sent message
+    counts as one, and no item may occur twice. The writes happen once, together with the record, or not at all: if a
+    newer claim exists, the block raises Fenced. Nothing that is written here can be read before the block has ended.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DynamoTransaction(Transaction):
 
     @property
     def connection(self) -> Any:
-        """The boto3 client, for reads: what it writes by itself is not part of the transaction."""
+        """The boto3 client, for reads. Writes that you make with it are not part of the transaction."""
         return self._client.boto_client
 
     def write(self, action: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class DynamoTransaction(Transaction):
         self._messages.append(self._outbox.put(message, len(self._messages)))
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
-        """Takes part in the commit. Whether a newer claim exists shows only there, as Fenced."""
+        """Record these with the commit. If a newer claim exists, only the commit finds out, and raises Fenced."""
         check_completions(completions)
         self._make_room(len(completions))
         self._completions += completions
@@ -164,7 +164,7 @@ class DynamoTransaction(Transaction):
         ]
 
     def _was_carried_out(self, error: Refused) -> bool:
-        """True: an earlier try was carried out after all. False: it may be tried again. All else raises."""
+        """True: an earlier try was carried out after all. False: it may be tried again. Raises in all other cases."""
         if error.code == "TransactionCanceledException":
             return self._was_cancelled_by_itself(error)
         refusal = self._client.refusal("TransactWriteItems", error)
@@ -173,7 +173,8 @@ class DynamoTransaction(Transaction):
         raise refusal from error
 
     def _was_cancelled_by_itself(self, error: Refused) -> bool:
-        """Why DynamoDB has cancelled the transaction: it gives a reason for each item, in their order."""
+        """Finds out why DynamoDB has cancelled the transaction: it gives a reason for each item, in order. Returns and
+        raises as `_was_carried_out`."""
         for place, reason in enumerate(error.body.get("CancellationReasons", ())):
             code = reason.get("Code", "None")
             if code == "None" or code in _PASSING:

@@ -1,6 +1,6 @@
-"""From a call's arguments to its key and to the digest of its payload.
+"""Derives the key of a call, and the digest of its payload, from its arguments.
 
-The rule: the same call gives the same key in every process. What could differ from run to run is refused.
+The rule: the same call has the same key in every process. Values that could differ from run to run are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = str | Callable[..., str]
 Payload = Sequence[str] | Callable[..., Any] | None
 
 _PLAIN: Final = (str, int, uuid.UUID, decimal.Decimal, datetime.date, enum.Enum)
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+>")  # of an object without a text of its own
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+>")  # in the default text of an object
 
 
 class _Arguments:
@@ -32,7 +32,7 @@ class _Arguments:
         self._signature = inspect.signature(function)
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """All arguments by name, defaults too. Arguments that do not fit raise TypeError, as a plain call would."""
+        """All arguments by name, including defaults. Raises TypeError if they do not fit, as a plain call would."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments
@@ -44,7 +44,7 @@ class _Arguments:
 
 
 class KeyOf(_Arguments):
-    """The key of a call: `prefix`, a colon, and what `key` makes of the arguments."""
+    """The key of a call: `prefix`, a colon, and the text that `key` makes from the arguments."""
 
     def __init__(self, function: Callable[..., Any], key: Key, prefix: str) -> None:
         super().__init__(function)
@@ -74,7 +74,7 @@ class KeyOf(_Arguments):
             ) from error
         if _ADDRESS.search(made):
             raise LedgerError(
-                f"the key {made!r} names a place in memory, which is another in each process: {self._way}"
+                f"the key {made!r} contains a memory address, which differs from process to process: {self._way}"
             )
         return made
 

@@ -1,8 +1,8 @@
-"""`@idempotent`: a function that runs once for each key; who calls again gets the stored result.
+"""`@idempotent`: a function runs once for each key, and later calls with the key return the stored result.
 
-What it keeps: the function runs only under a claim, its result is returned only once it is recorded, and an exception
-gives the claim back, so that the next call tries again. What the function does outside the ledger happens at least once
-if the process dies in the middle; pass the key on to whatever it calls.
+The rules: the function runs only under a claim, its result is returned only after it is recorded, and an exception
+releases the claim, so that the next call tries again. If the process dies in the middle, what the function does outside
+the ledger may happen again; pass the key on to whatever it calls.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class InProgress(LedgerError):
 
 
 class PayloadConflict(LedgerError):
-    """The key was used before with other arguments. `recorded`: that call is done. Choose a key that tells the two
-    calls apart."""
+    """The key was used before with other arguments. `recorded`: whether that call is done. Choose a key that tells the
+    two calls apart."""
 
     def __init__(self, key: str, recorded: bool) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ class ResultNotKept(LedgerError):
 
 
 class Idempotent(Protocol[P, R_co]):
-    """The decorated function: called as before."""
+    """The decorated function. It is called as before."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -92,8 +92,8 @@ class Idempotent(Protocol[P, R_co]):
         """The key in the ledger that a call with these arguments would have."""
 
     def clear(self, key: str) -> bool:
-        """Forget the call with this key (with or without the name before it): the next one runs again.
-        False: it was not known."""
+        """Forget the call with this key, so that the next call with it runs again. The key may be given with or without
+        its prefix, `name`. False: it was not known."""
 
 
 def idempotent(
@@ -109,14 +109,15 @@ def idempotent(
     encode: Callable[[Any], bytes] | None = None,
     decode: Callable[[bytes], Any] | None = None,
 ) -> Callable[[Callable[P, R]], Idempotent[P, R]]:
-    """Run a function once for each key, and hand the stored result to everybody who calls with that key again.
+    """Run a function once for each key, and return the stored result to later calls with the same key.
 
     `key`: the name of an argument, a format string over the arguments ("charge-{order.id}"), or a function of them.
-    `name`: what stands before each key, so that functions do not meet in one ledger; by default module and function.
-    `payload`: names of arguments, or a function of them, whose digest must be the same each time; else PayloadConflict.
-    `concurrent`: what a call does while another runs: "raise" InProgress, or "wait" for its result up to `timeout`.
-    `lease`: seconds until another may take over after a crash; it is extended while the function runs.
-    `retention`: seconds to remember the result; None is the ledger's own. `encode`, `decode`: instead of JSON.
+    `name`: the prefix of all keys, so that functions can share a ledger; by default the names of module and function.
+    `payload`: names of arguments, or a function of them. If it changes for a key, the call raises PayloadConflict.
+    `concurrent`: what a call does while another call with its key runs: "raise" InProgress, or "wait" for the result,
+    `timeout` seconds at most. `lease`: seconds after a crash until another call may take over; it is extended while the
+    function runs. `retention`: seconds to keep the result; None: the ledger's own. `encode`, `decode`: used instead of
+    JSON.
 
     >>> from semel import SqliteLedger, idempotent
     >>> ledger = SqliteLedger(":memory:")
@@ -195,14 +196,14 @@ def _async_wrapper(function: Callable[..., Awaitable[Any]], calls: _Calls) -> Ca
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(call.release, outcome, error))
             raise
-        # Not cancelled half-way: the work is done, so it is written down.
+        # A cancellation must not stop this: the work is done, so it must be recorded.
         return await asyncio.shield(asyncio.to_thread(call.finish, outcome, result))
 
     return wrapper
 
 
 def _done(function: Callable[..., Any], result: Any) -> Any:
-    """The result. Raises if nobody has awaited it or iterated over it: then the claim is released."""
+    """The result. Raises if it still has to be awaited or iterated over; the claim is then released."""
     if kind := callables.unfinished(result):
         raise LedgerError(
             f"{_name(function)} returned {kind}, so its work is not done and nothing is stored: await it, or "
@@ -216,7 +217,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 async def _claimed(call: _Call) -> ClaimResult:
-    """A claim in another thread. If this task is cancelled meanwhile, what was won is given back."""
+    """Claim in another thread. If this task is cancelled meanwhile, a claim that was won is released."""
     asking = asyncio.ensure_future(asyncio.to_thread(call.claim))
     try:
         return await asyncio.shield(asking)
@@ -240,7 +241,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """All calls of one decorated function: what they have in common."""
+    """What all calls of one decorated function have in common."""
 
     configured_ledger: Ledger | Callable[[], Ledger]
     key_of: KeyOf
@@ -288,7 +289,7 @@ class _Call:
         return claimed
 
     def pauses(self) -> Iterator[float]:
-        """How long to wait before each next look, until the time that a call may wait is over."""
+        """How long to wait before each further claim, until the time that a call may wait is over."""
         if self._calls.wait is None:
             return
         ends, pause = time.monotonic() + self._calls.wait, _FIRST_PAUSE
@@ -300,7 +301,8 @@ class _Call:
         raise InProgress(held.key, held.remaining)
 
     def release(self, running: _Running, error: BaseException) -> None:
-        """The function failed with `error`: let the next call try. If that fails too, the lease will end by itself."""
+        """The function failed with `error`: release the claim, so that the next call can try. If the release fails too,
+        the lease will end by itself."""
         self._stop(running)
         try:
             self._ledger.release([running.claim])
@@ -317,14 +319,15 @@ class _Call:
         if not recorded:
             raise Fenced(
                 f"the lease on {running.claim.key!r} ran out and another call took it over: the result of this one "
-                "does not count; use a longer lease, and look at what this call has done twice"
+                "does not count; use a longer lease, and check what has happened twice"
             )
         if status is Status.REJECTED:
             raise ResultNotKept(f"{running.claim.key!r} has run, but {kept.decode()}") from trouble
         return result
 
     def _encoded(self, result: Any) -> tuple[Status, bytes, Exception | None]:
-        """What the function did cannot be undone: a result that cannot be stored must not make it run again."""
+        """The result as it is stored. What the function did cannot be undone: a result that cannot be stored must not
+        make it run again."""
         try:
             kept = self._calls.encode(result)
         except Exception as error:  # noqa: BLE001 - whatever the user's encoder raises

@@ -1,8 +1,8 @@
 """Extends the leases of running calls: one thread for each ledger, one `extend` for all calls that are due.
 
-It is tried for as long as the call runs: a lease that has run out can still be extended if nobody else has claimed the
-key. Whether somebody has is for the record to say, by its fence. The thread ends with the last call. No error ends it,
-and if it is gone all the same, the next call starts another.
+It keeps trying for as long as the call runs, because a lease that has run out can still be extended if nobody else has
+claimed the key. If somebody has, the record is refused because of its fence. The thread ends with the last call. Errors
+do not end it; if it has ended all the same, the next call starts another.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from semel.ledger.contract import Claim, Ledger, LedgerUnavailable
 log: Final = logging.getLogger("semel.ledger")
 
 _SHARE: Final = 3  # a lease is extended when a third of it has passed
-_RETRY_SHARE: Final = 12  # and after a failure sooner than that
+_RETRY_SHARE: Final = 12  # after a failure, it is tried again after a twelfth
 
 
 @dataclass(eq=False)
 class ExtendedLease:
-    """One call's lease. `due` is a time of the monotonic clock, counted from before the store was asked."""
+    """One call's lease. `due`: when to extend it, by the monotonic clock, counted from before the call to the store."""
 
     claim: Claim
     seconds: float
@@ -67,7 +67,7 @@ class LeaseExtender:
             raise
 
     def _due(self) -> list[ExtendedLease]:
-        """Waits until leases are to be extended, and returns them; an empty list if no call runs any more."""
+        """Wait until leases must be extended, and return them; an empty list if no call runs any more."""
         with self._changed:
             while self._leases:
                 now = time.monotonic()
@@ -83,7 +83,7 @@ class LeaseExtender:
             extended = list(zip(leases, ledger.extend([lease.claim for lease in leases], seconds), strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the other calls need this thread
             if len(leases) > 1 and not isinstance(error, LedgerUnavailable):
-                for lease in leases:  # it may be about one of them
+                for lease in leases:  # the error may be about one of them only
                     self._extend(ledger, [lease], seconds)
                 return
             for lease in leases:
@@ -107,7 +107,7 @@ def extender_of(ledger: Ledger) -> LeaseExtender:
 
 
 def _after_fork() -> None:
-    """The threads of the parent are not here, and a lock may have been held by one of them."""
+    """The parent's threads do not run in this process, and one of them may have held the lock."""
     global _lock
     _lock = threading.Lock()
     _EXTENDERS.clear()

@@ -1,6 +1,7 @@
-"""Arrays in PostgreSQL's binary format, packed here: several times as fast as the driver's general way.
+"""Packs arrays in PostgreSQL's binary format, several times as fast as the driver does.
 
-The rule kept here: one dimension, and NULL only among numbers; the layout is what PostgreSQL's `array_recv` reads.
+The rule: an array has one dimension, and only an array of numbers has NULLs. The layout is what PostgreSQL's
+`array_recv` reads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final, Self
 from psycopg import adapters, pq
 from psycopg.adapt import Dumper
 
-# Dimensions, whether there may be NULLs, the type of the elements, their number, the number of the first.
+# Dimensions, whether there may be NULLs, the type of the elements, their number, the index of the first one.
 _HEAD: Final = struct.Struct("!iiIii")
 _LENGTH: Final = struct.Struct("!i")
 _INTEGER: Final = struct.Struct("!iq")
@@ -27,7 +28,7 @@ class _Array(bytes):
     def pack(cls, values: Sequence[Any]) -> Self:
         count = len(values)
         head = _HEAD.pack(1, 1, cls.element, count, 1)
-        # Often all are the same: a claimant, a lease, an empty result.
+        # Often all values are the same: a claimant, a lease, an empty result.
         if count > 1 and values.count(values[0]) == count:
             return cls(head + b"".join(cls._packed(values[:1])) * count)
         return cls(head + b"".join(cls._packed(values)))

@@ -1,7 +1,7 @@
-"""The ledger in PostgreSQL: psycopg 3, one statement for a batch, and transactions that the user's writes are part of.
+"""The ledger in PostgreSQL: psycopg 3, one statement for each batch, and transactions that include the user's writes.
 
-The rule kept here: every decision is one statement in PostgreSQL, by PostgreSQL's clock (`clock_timestamp()`); what
-Python adds is bringing callers together, and telling those who did not win why.
+The rule: every decision is one statement in PostgreSQL, by PostgreSQL's clock (`clock_timestamp()`). Python only
+combines the calls of several threads, and finds out why a claim was refused.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ from semel.ledger.postgres.transaction import Begun, PostgresTransaction, commit
 
 Connection = psycopg.Connection[Any]
 
-CHUNK: Final = 1_000  # rows that one statement of a purge removes: locks are held for some milliseconds
+CHUNK: Final = 1_000  # rows that one statement of a purge removes, so that it holds locks for a few milliseconds only
 
-# The index on the key is always the best plan, also while the planner believes that the table is small; so one plan is
-# enough. A scan that cannot be avoided (one row of meta) then looks so expensive to PostgreSQL before 18 that it would
-# compile the query, which takes far longer than the scan.
+# The index on the key is always the best plan, even while the planner believes that the table is small, so one generic
+# plan is enough. With scans disabled, the one that cannot be avoided (one row of semel_meta) looks so expensive to
+# PostgreSQL before 18 that it would compile the query (JIT), which takes far longer than the scan.
 SESSION: Final = """
 SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', %(statement)s, false),
        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
        set_config('enable_mergejoin', 'off', false), set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('jit', 'off', false)
 """
-# A commit that the server may forget would hand the same fence out twice.
+# If the server could lose a commit, it could give the same fence to two claims.
 DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
 
 
 class PostgresLedger(Ledger):
-    """A ledger in a schema of a PostgreSQL database (12 or newer); the schema is made and kept up to date.
+    """A ledger in a schema of a PostgreSQL database (12 or newer). The schema is created and upgraded automatically.
 
-    `dsn`: a URL or a libpq connection string. `pool_size`: how many transactions can be open at once; a transaction
-    takes its connection with its first statement, and waits for one while all of them are in use.
-    `connections`: those for everything else, shared by all threads. `timeout`: seconds until a call gives up.
-    `lock_timeout`: seconds that a claim waits for a row which somebody else's open transaction has locked.
-    `idle_timeout`: seconds after which the server ends a transaction that has recorded a key and then does nothing.
+    `dsn`: a URL or a libpq connection string. `pool_size`: the maximum number of open transactions. A transaction takes
+    its connection with its first statement, and waits for one while all are in use. `connections`: the number of
+    connections for everything else, shared by all threads. `timeout`: seconds until a call gives up. `lock_timeout`:
+    seconds that a claim waits for a row that another open transaction has locked. `idle_timeout`: seconds after which
+    the server ends a transaction that has recorded a key and has been idle since.
 
     >>> from semel import App, PostgresLedger
     >>> app = App(PostgresLedger("postgresql://localhost/shop", schema="orders"))  # doctest: +SKIP
@@ -121,11 +121,11 @@ class PostgresLedger(Ledger):
             name="semel-ledger",
         )
         self._opening = threading.Lock()
-        self._holders: list[int] = []  # threads that have a connection of the pool, once for each
+        self._holders: list[int] = []  # threads that have connections of the pool, once for each connection
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """`postgresql://…` as libpq takes it; `?schema=…` is ours."""
+        """`postgresql://…` as for libpq. The option `?schema=…` is Semel's own."""
         rest, ours = options_from_url(url, {"schema": str})
         return cls(rest, **(ours | options))
 
@@ -202,7 +202,7 @@ class PostgresLedger(Ledger):
             tx.over = True
             if tx.begun is not None:
                 connection, _ = tx.begun
-                connection.row_factory = tuple_row  # whatever the user has made of it
+                connection.row_factory = tuple_row  # the user may have changed it
                 self._give_back(connection)
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
@@ -225,7 +225,7 @@ class PostgresLedger(Ledger):
     # Connections.
 
     def _migrated(self, schema: str) -> str:
-        """Make the tables what they should be; returns the ledger's identity."""
+        """Create or upgrade the tables. Returns the ledger's identity."""
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 migrate(connection, schema)
@@ -251,7 +251,7 @@ class PostgresLedger(Ledger):
             self._pool.open()
 
     def _begin(self) -> Begun:
-        """A connection with a transaction open on it: the BEGIN also shows whether the connection still lives."""
+        """A connection with an open transaction. The BEGIN also shows whether the connection is still alive."""
         self._check_open()
         deadline = time.monotonic() + self._timeout
         while True:
@@ -261,7 +261,7 @@ class PostgresLedger(Ledger):
                 block.__enter__()
                 return connection, block
             except psycopg.Error:
-                self._give_back(connection)  # it is dropped; the next one may be as old, so try until time is up
+                self._give_back(connection)  # the pool drops it; the next one may be dead too, so try until time is up
             except BaseException:
                 self._give_back(connection)
                 raise
@@ -272,10 +272,11 @@ class PostgresLedger(Ledger):
             self._holders.remove(threading.get_ident())
 
     def _free_connection(self, deadline: float) -> Connection:
-        """From the pool. While others have connections in use this is no outage: one of theirs will be free. Only who
-        has one itself does not wait for long: all others might be waiting just like that."""
+        """A connection from the pool. While other threads have connections in use, this is not an outage: wait for as
+        long as it takes. Only a thread that has a connection itself gives up after the timeout, because all others
+        might be waiting in the same way."""
         while True:
-            in_use = bool(self._holders)  # also if by the end of the wait one is just being handed on
+            in_use = bool(self._holders)  # read before the wait: at its end, one may just be passing to another thread
             try:
                 connection = self._pool.getconn(max(0.001, deadline - time.monotonic()))
                 with self._opening:
@@ -308,7 +309,7 @@ def _durable(connection: Connection) -> None:
 
 
 def _address(dsn: str, timeout: float) -> tuple[str, str]:
-    """The connection string with our defaults for what it leaves open, and a name of the place without secrets."""
+    """The connection string with our defaults for missing options, and a name of the server without secrets."""
     try:
         options = None if is_ambiguous(dsn) else conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:  # its text may quote the password

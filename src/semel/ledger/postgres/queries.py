@@ -1,7 +1,7 @@
 """The queries of the PostgreSQL ledger, each for the items of one or more callers.
 
-Each method gets a connection and the items of one or more callers, and answers in their order. The rule kept here: a
-statement sees each key once; what else is wanted about the same key waits for the next statement.
+Each method gets a connection and the items of one or more callers, and returns results in the same order. The rule: a
+statement gets each key once; further items with the same key wait for the next statement.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from semel.ledger.rules import Winning, decide
 
 Connection = psycopg.Connection[Any]
 
-SHORTLY: Final = 0.1  # for a key that changed while it was being decided
-LOCKED: Final = 1.0  # for a key that an open transaction has locked
+SHORTLY: Final = 0.1  # seconds in Held, for a key that changed while it was being decided
+LOCKED: Final = 1.0  # seconds in Held, for a key that an open transaction has locked
 TRIES: Final = 3
 _NOBODY: Final = "\0"  # a claimant that no row has
-LONGEST: Final = 365_000 * DAY  # an endless `retention` still is a time that a column can hold
+LONGEST: Final = 365_000 * DAY  # limits an infinite `retention` to a time that a column can hold
 
 
 class CallerRequest(NamedTuple):
@@ -58,7 +58,7 @@ Extra = TypeVar("Extra")
 
 
 class Queries:
-    """Every query of one ledger. `idle`: seconds after which the server ends a transaction that has recorded."""
+    """Every query of one ledger. `idle`: seconds after which the server ends an idle transaction that has recorded."""
 
     def __init__(self, sql: Statements, *, identity: str, retention: float, clock: Clock, idle: float = 30.0) -> None:
         self.sql = sql
@@ -69,12 +69,12 @@ class Queries:
 
     def _rows(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
         parameters |= {"now": self._clock(), "retention": self._retention}
-        # The connection may be the user's, with a row factory of the user's.
+        # The connection may be the one of the user's transaction, with the user's row factory.
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters).fetchall()
 
     def claim(self, connection: Connection, items: list[CallerRequest]) -> list[ClaimResult]:
-        """The first place of each key is decided by a claim; later ones look at what it has led to."""
+        """The first item of each key makes the claim. Later items get their result from the row that it led to."""
         keys = [request.key.encode() for request, _, _ in items]
         firsts: dict[bytes, int] = {}
         for place, key in enumerate(keys):
@@ -137,7 +137,7 @@ class Queries:
     def _pass_by(
         self, connection: Connection, places: dict[bytes, int], items: list[CallerRequest], results: Results
     ) -> None:
-        """Keys that an open transaction has locked are held by it; the others can be tried again."""
+        """Keys that an open transaction has locked are Held; the others can be tried again."""
         keys = {"keys": ByteStrings.pack(list(places))}
         available = {row[0] for row in self._rows(connection, self.sql.available, keys)}
         for (key,) in self._rows(connection, self.sql.known, keys):
@@ -197,7 +197,7 @@ class Queries:
         items: Sequence[tuple[Claim, Extra]],
         write: Callable[[Connection, list[tuple[Claim, Extra]]], set[bytes]],
     ) -> list[bool]:
-        """One statement changes a key once: a key that comes again waits for the next statement."""
+        """A statement changes each key once; a key that occurs again waits for the next statement."""
         answers = [False] * len(items)
         left = list(range(len(items)))
         while left:
@@ -276,7 +276,7 @@ class Queries:
 
 
 class _KnownKey(NamedTuple):
-    """What the rule reads of a row. Times count from now."""
+    """The fields of a row that the rule reads. Times count from now."""
 
     status: Status
     lease_ends: float
@@ -290,7 +290,7 @@ class _KnownKey(NamedTuple):
 def _refusal(
     request: ClaimRequest, status: int, remaining: float, payload: str, source: str, result: bytes | None
 ) -> ClaimResult | None:
-    """Why a key could not be won, by its row. None: by now it could."""
+    """Why a key could not be won, according to its row. None: by now it could be won."""
     known = _KnownKey(STATUS[status], remaining, payload, source, result or b"")
     decision = decide(request, known, claimant=_NOBODY, now=0.0)
     return None if isinstance(decision, Winning) else decision

@@ -1,8 +1,8 @@
 """Runs the ledger's queries on PostgreSQL over a few connections, which all threads share.
 
-While a round trip is under way, further calls collect; the next one takes all of the same query along as one statement.
-A commit costs the same for one key as for hundreds, so this is where the throughput comes from.
-The rule kept here: no caller waits longer than its timeout, whatever became of the server.
+While a round trip is under way, further calls collect. The next round trip sends all calls of the same query as one
+statement. A commit costs the same for one key as for hundreds, so this is where the throughput comes from.
+The rule: no caller waits longer than its timeout, whatever happens to the server.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from semel.ledger.contract import LedgerError, LedgerUnavailable
 
 Query = Callable[["psycopg.Connection[Any]", list[Any]], list[Any]]
 Returned = TypeVar("Returned")
-MOST: Final = 2_000  # items that one statement takes along from several callers
+MOST: Final = 2_000  # maximum number of items of several callers in one statement
 
-# The server is there but cannot do it now, or not here: worth another try later, with a new connection.
+# The server did not answer, or cannot do this now, or not on this host: try again later, with a new connection.
 PASSING: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     errors.ReadOnlySqlTransaction,
 )
-# Safe and worthwhile to repeat at once.
+# Worth repeating at once, which is safe.
 REPEATABLE: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
 
 def translated(error: psycopg.Error, where: str) -> LedgerError:
-    """What a driver's error means to somebody who only knows the ledger."""
+    """A driver's error as one of ours, for somebody who knows only the ledger."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.LockNotAvailable):
         return LedgerUnavailable(
@@ -53,14 +53,15 @@ def translated(error: psycopg.Error, where: str) -> LedgerError:
 class TimedConnection(psycopg.Connection[Any]):
     """A connection that waits for the server only until its deadline."""
 
-    deadline: float = 0.0  # by time.monotonic(); 0: it waits for as long as it takes
+    deadline: float = 0.0  # by time.monotonic(); 0: no deadline
 
     def wait(self, gen: Generator[Any, Any, Returned], *args: Any, **options: Any) -> Returned:
         return super().wait(_until(gen, self.deadline) if self.deadline else gen, *args, **options)
 
 
 def _until(gen: Generator[Any, Any, Returned], deadline: float) -> Generator[Any, Any, Returned]:
-    """The driver resumes this ten times a second, also if nothing has come; the newer ones then say so."""
+    """Raises TimeoutError at the deadline. The driver resumes this generator ten times a second, even if nothing has
+    come."""
     try:
         wanted = next(gen)
         while True:
@@ -81,7 +82,8 @@ class Connector:
         self._connection: TimedConnection | None = None
 
     def run(self, query: Query, items: list[Any], deadline: float) -> list[Any]:
-        """Raises TimeoutError at the deadline. What breaks or can be repeated is tried once more."""
+        """Raises TimeoutError at the deadline. A query is tried once more if its connection broke, or if its error is
+        one of REPEATABLE."""
         for again in (True, False):
             connection = self._connection or self._open(deadline)
             connection.deadline = deadline
@@ -93,15 +95,15 @@ class Connector:
                     self.close()
                 if not (again and (lost or isinstance(error, REPEATABLE))):
                     raise
-            except LedgerError:  # of the query's own, after the server has answered
+            except LedgerError:  # raised by the query itself, after the server has answered
                 raise
-            except BaseException:  # it was left in the middle of an answer
+            except BaseException:  # the connection may be in the middle of an answer
                 self.close()
                 raise
         raise AssertionError
 
     def _open(self, deadline: float) -> TimedConnection:
-        """On a thread of its own, as nothing bounds the time that looking up a name and connecting take."""
+        """Connect on a thread of its own, because looking up a name and connecting may take any time."""
         opened: Future[TimedConnection] = Future()
 
         def connect() -> None:
@@ -130,7 +132,7 @@ def _close_late(opened: Future[TimedConnection]) -> None:
 
 
 class QueryRunner:
-    """Thread-safe. A query gets a connection and the items of one or more callers, and answers in their order."""
+    """Thread-safe. A query gets a connection and the items of one or more callers, and returns results in order."""
 
     def __init__(self, connect: Callable[[], TimedConnection], *, where: str, connections: int, timeout: float) -> None:
         self._where = where
@@ -139,7 +141,8 @@ class QueryRunner:
         self._combiner = Combiner(connectors, self._serve, dispose=Connector.close, most=MOST, gather=True)
 
     def run(self, query: Query, items: Sequence[Any], timeout: float | None = None) -> list[Any]:
-        """What the query answers to these items, in their order. Others' items of the same query may go along."""
+        """The results of the query for these items, in order. Items that others have for the same query may be sent
+        along with them."""
         if not items:
             return []
         patience = self._timeout if timeout is None else min(timeout, self._timeout)
@@ -167,7 +170,7 @@ class QueryRunner:
                 call.end(error=self._no_answer(patience))
         except Exception as error:  # noqa: BLE001 - it belongs to the callers
             if len(calls) > 1 and (isinstance(error, errors.LockNotAvailable) or not isinstance(error, PASSING)):
-                for call in calls:  # one of them is to blame: the others must not suffer
+                for call in calls:  # one of them may be the cause: the others must not fail with it
                     self._serve(connector, [call])
                 return
             for call in calls:
@@ -186,5 +189,5 @@ class QueryRunner:
         return ours
 
     def close(self) -> None:
-        """What is under way is finished, within the time that a call may take."""
+        """Close when the calls under way have ended, or after the time that a call may take."""
         self._combiner.close(self._timeout)

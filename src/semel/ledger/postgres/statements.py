@@ -1,9 +1,9 @@
-"""The tables of the PostgreSQL ledger, how they come to be, and every statement that it runs on them, as SQL.
+"""The tables of the PostgreSQL ledger, their migrations, and every SQL statement that it runs on them.
 
-The rules kept here: a change of the tables is a new entry at the end of MIGRATIONS, never an edit of an old one; rows
-are locked in the order of their keys, whoever locks them, so that overlapping batches wait for but never block each
-other; and `expires` is written through its minute into the only index besides the keys', so that a record soon after
-its claim touches no index at all (a HOT update, for which half of each page is left free).
+The rules: a change of the tables is a new entry at the end of MIGRATIONS, never an edit of an old one. Statements
+lock rows in the order of their keys, so that overlapping batches wait for each other but never deadlock. The only index
+besides that of the keys has the minute of `expires`, so that a record soon after its claim changes no index at all (a
+HOT update, for which half of each page is left free).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psycopg import sql
 
 from semel.ledger.contract import LedgerError, Status
 
-# As stored. TAKEN_OVER is a claim that was taken over from a holder whose lease had run out.
+# The stored values. TAKEN_OVER is a claim that was taken over from a holder whose lease had run out.
 FREE, CLAIMED, TAKEN_OVER, DONE, REJECTED = range(5)
 STATUS: Final = (Status.FREE, Status.CLAIMED, Status.CLAIMED, Status.DONE, Status.REJECTED)
 CODE: Final = {Status.DONE: DONE, Status.REJECTED: REJECTED}
@@ -68,7 +68,8 @@ MIGRATIONS: Final[tuple[LiteralString, ...]] = (
         ADD COLUMN attempts integer NOT NULL DEFAULT 0,
         ADD COLUMN error    text NOT NULL DEFAULT '';
     """,
-    # The floor as it is now, and not as the calling statement sees it. `after` is what it is to be read after.
+    # The floor as it is now, and not as the calling statement sees it. `after` is not used: it makes the caller compute
+    # its value before the floor is read.
     """
     CREATE FUNCTION {fence_floor}(after bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
     BEGIN
@@ -91,10 +92,10 @@ NOW: Final = """
 now_ AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS at)
 """
 
-# What is wanted of a row is read off the row itself (r); `excluded` is the claim that would be new, and its `changed`
-# is now. A claim that is refused returns no row: WHY_REFUSED is asked next. A new key gets a fence above those of all
-# keys that were purged, so that the fence of one that comes back still grows. A purge that is committed while this
-# statement waits for one of its keys has raised the floor since: then the fence of that row is `too_low`.
+# The conditions read the known row (r); `excluded` is the row of a new key, and its `changed` is now. A claim that is
+# refused returns no row: WHY_REFUSED is asked next. A new key gets a fence above those of all keys that were purged, so
+# that the fence of a key that comes back still grows. If a purge commits while this statement waits for one of its
+# keys, the floor has been raised since: the fence of that row is then `too_low`.
 CLAIM: Final = f"""
 WITH {NOW}, floor_ AS MATERIALIZED (SELECT fence_floor AS fence FROM {{semel_meta}} LIMIT 1),
 won AS (
@@ -134,7 +135,7 @@ FROM (SELECT count(*) AS rows FROM won) AS all_ CROSS JOIN LATERAL {{fence_floor
 CROSS JOIN won
 """
 
-# For claims that have just been won and of which nobody knows yet.
+# For claims that were just won, and that no caller knows yet.
 RAISE: Final = """
 UPDATE {ledger} AS r SET fence = floor_.fence + 1
 FROM (SELECT fence_floor AS fence FROM {semel_meta} LIMIT 1) AS floor_
@@ -143,7 +144,7 @@ WHERE r.key = given.key AND r.fence = given.fence
 RETURNING r.key, r.fence
 """
 
-# Why a claim was refused. It is a statement of its own, as that of the claim sees the rows as they were when it began.
+# Why a claim was refused. This is a separate statement, because CLAIM sees the rows as they were when it began.
 WHY_REFUSED: Final = f"""
 WITH {NOW}
 SELECT key, status, lease_ends - at, payload, source, result
@@ -155,14 +156,14 @@ WHERE key = ANY(%(keys)b::bytea[]) AND expires > at
 AVAILABLE: Final = "SELECT key FROM {ledger} WHERE key = ANY(%(keys)b::bytea[]) FOR UPDATE SKIP LOCKED"
 KNOWN: Final = "SELECT key FROM {ledger} WHERE key = ANY(%(keys)b::bytea[])"
 
-# The claims that are given and still in force, locked in the order of their keys.
+# Those of the given claims that are still in force, locked in the order of their keys.
 _HELD: Final = f"""
     JOIN {{ledger}} AS r ON r.key = given.key AND r.fence = given.fence
     WHERE r.status IN ({CLAIMED}, {TAKEN_OVER}) AND r.expires > now_.at
     ORDER BY r.key FOR NO KEY UPDATE OF r"""
 
-# From here on the row is locked: a process that is stopped before its COMMIT must not keep it from all others. The
-# server then ends the session.
+# From here on the row is locked. If the process is stopped before its COMMIT, the server ends the session after a
+# while, so that the row does not stay locked for all others.
 RECORD: Final = f"""
 WITH {NOW},
 held AS MATERIALIZED (
@@ -177,7 +178,7 @@ FROM held WHERE r.key = held.key
 RETURNING r.key, set_config('idle_in_transaction_session_timeout', %(idle)s, true)
 """
 
-# For those that RECORD did not find held: the same may have been recorded before.
+# For completions that RECORD did not find held: the same outcome may have been recorded before.
 RECORDED: Final = f"""
 WITH {NOW}
 SELECT key, fence, status FROM {{ledger}} CROSS JOIN now_ WHERE key = ANY(%(keys)b::bytea[]) AND expires > at
@@ -211,7 +212,7 @@ FROM held WHERE r.key = held.key
 RETURNING r.key
 """
 
-# `size` is that of the other notes; with too much of it nothing is written, and the answer says so.
+# `size` is that of the other notes. If all are too large together, nothing is written; the second count is then 0.
 NOTE: Final = f"""
 WITH {NOW},
 held AS MATERIALIZED (
@@ -277,8 +278,8 @@ VALUES (0, %(queue)s, %(body)s, %(key)s, %(delay)s, %(group)s, %(attributes)s)
 
 DUE: Final = f"WITH {NOW} SELECT 1 FROM {{outbox}} WHERE hidden_until <= (SELECT at FROM now_) LIMIT 1"
 
-# One dispatcher takes at a time, so that a message of a group waits for all that were sent to the group before it. The
-# lock is a statement of its own: that of the taking sees what was committed before it began.
+# One dispatcher takes messages at a time, so that a message of a group waits for all earlier messages of the group. The
+# lock is a separate statement, because TAKE sees only what was committed before it began.
 TAKING: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(name)s::text, 0))"
 TAKE: Final = f"""
 WITH {NOW},
@@ -314,7 +315,7 @@ SENT: Final = "DELETE FROM {outbox} WHERE id = ANY(%(ids)b::int8[])"
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """Every statement, with the tables of one schema in it."""
+    """Every statement, with the names of the tables of one schema."""
 
     claim: str = CLAIM
     raise_fences: str = RAISE
@@ -374,14 +375,14 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 def identity(connection: psycopg.Connection[Any], schema: str) -> str:
-    """What tells this ledger from every other; the ids of its outgoing messages start with it."""
+    """A unique id of this ledger. The ids of its outgoing messages start with it."""
     row = _run(connection, "SELECT identity FROM {semel_meta}", schema).fetchone()
     return str(row[0]) if row else ""
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int:
     """0: there is no ledger in the schema yet."""
-    # Read from the catalogue itself: to_regclass() may answer from what was known before the lock was waited for.
+    # Read from the catalogue itself: to_regclass() may answer with what was known before the wait for the lock.
     if connection.execute(META_TABLE, (schema,)).fetchone() is None:
         return 0
     row = _run(connection, "SELECT version FROM {semel_meta}", schema).fetchone()

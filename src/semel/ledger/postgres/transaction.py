@@ -1,8 +1,8 @@
 """The user's writes, the ledger's record and the messages to send, in one PostgreSQL transaction.
 
-The rules kept here: a connection is taken with the first statement, not with the block. What is told to the caller is
-what is known: the user's own SQL errors pass as they are; a lost connection is LedgerUnavailable, as nothing was
-committed; only if it was lost after COMMIT went out, OutcomeUnknown.
+The rules: a connection is taken by the first statement, not when the block begins. Errors say what is known: the user's
+own SQL errors are passed on unchanged; a lost connection is LedgerUnavailable, because nothing was committed; only if
+it was lost after COMMIT was sent, it is OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Begun = tuple["psycopg.Connection[Any]", AbstractContextManager[psycopg.Transact
 
 
 class PostgresTransaction(Transaction):
-    """Open from its first statement until the block of `PostgresLedger.transaction` ends: what a handler does before
-    it writes keeps no connection from the others."""
+    """Open from its first statement until the block of `PostgresLedger.transaction` ends: a handler occupies no
+    connection before it writes."""
 
     def __init__(self, begin: Callable[[], Begun], *, where: str, queries: Queries) -> None:
         self._begin = begin
@@ -71,7 +71,7 @@ class PostgresTransaction(Transaction):
             return cursor
 
     def copy(self, table: str, rows: Iterable[Sequence[Any]], columns: Sequence[str] | None = None) -> int:
-        """Load rows with COPY, the fastest way in; returns how many. `table` may be "schema.table"."""
+        """Load rows with COPY, which is the fastest way. Returns how many rows. `table` may be "schema.table"."""
         name = sql.Identifier(*table.split("."))
         names = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
         with self._connected() as connection, connection.cursor() as cursor:
@@ -116,7 +116,7 @@ class PostgresTransaction(Transaction):
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[Any]]:
-        """The loss of the connection is LedgerUnavailable; any other error passes as it is."""
+        """Raises LedgerUnavailable if the connection is lost; any other error is passed on unchanged."""
         connection = self.connection
         try:
             yield connection
@@ -133,13 +133,13 @@ def is_lost(connection: psycopg.Connection[Any]) -> bool:
 def undo(
     connection: psycopg.Connection[Any], block: AbstractContextManager[psycopg.Transaction], error: BaseException
 ) -> None:
-    """Roll back; a connection that is gone has done so."""
+    """Roll back. If the connection is lost, the server has done so."""
     if not is_lost(connection):
         block.__exit__(type(error), error, error.__traceback__)
 
 
 def commit(connection: psycopg.Connection[Any], block: AbstractContextManager[psycopg.Transaction], where: str) -> None:
-    """Commit, or raise what is known: not committed, or unknown."""
+    """Commit. OutcomeUnknown: nobody knows whether it happened. Any other error: nothing was committed."""
     if is_lost(connection):
         raise _lost(where)
     status = connection.info.transaction_status

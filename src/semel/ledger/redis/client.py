@@ -1,6 +1,6 @@
-"""The way to a Redis or Valkey server or cluster: runs scripts, tries once more, and turns driver errors into ours.
+"""The client for a Redis or Valkey server or cluster: runs scripts, retries once, and turns driver errors into ours.
 
-The rule here: no exception of the driver gets past `translated`, and nothing is sent again but what may be repeated.
+The rule: no exception of the driver gets past `translated`, and a call is sent again only if it may be repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semel.ledger.redis.scripts import Script
 
 Answer = TypeVar("Answer")
 
-# What a server says that cannot serve just now, at the start of its answer or, from inside a script, further on.
+# Errors of a server that cannot serve just now. They start its answer or, from inside a script, come later in it.
 _PASSING: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY ", "MISCONF", "OOM ",
     "UNKILLABLE", "max number of clients",
@@ -74,12 +74,12 @@ class Client:
             about = self.command("INFO", "cluster")
         except LedgerUnavailable:
             raise
-        except LedgerError:  # INFO is not allowed to us: a plain server unless told otherwise
+        except LedgerError:  # INFO is not allowed: assume a single server
             return False
         return bool(about.get("cluster_enabled"))
 
     def command(self, *words: Any) -> Any:
-        """One plain command, of those that may be repeated."""
+        """Run one plain command that may be repeated."""
         return self._twice(lambda: self.server.execute_command(*words))
 
     def any_node(self, *words: Any) -> Any:
@@ -97,8 +97,8 @@ class Client:
         durable: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Run one script; `durable`: it is answered when as many replicas have it as were asked for. `timeout`: of this
-        call, on a single server."""
+        """Run one script. `durable`: return only when as many replicas have confirmed it as `wait_replicas` asks for.
+        `timeout`: of this call; without effect on a cluster."""
         self._process.check()
         with self.translated():
             if self._runner is not None:
@@ -108,7 +108,7 @@ class Client:
     def _on_cluster(self, script: Script, words: tuple[Any, ...]) -> Any:
         try:
             return self.server.execute_command("EVALSHA", script.digest, *words)
-        except driver.NoScriptError:  # a new node, or one that was restarted or told to forget
+        except driver.NoScriptError:  # a new node, or one that was restarted or whose scripts were flushed
             return self.server.execute_command("EVAL", script.text, *words)
 
     def _twice(self, call: Callable[[], Answer]) -> Answer:
@@ -120,7 +120,7 @@ class Client:
                 if isinstance(error, driver.AuthenticationError | driver.AuthorizationError | driver.BusyLoadingError):
                     raise
                 if isinstance(error, driver.TimeoutError):
-                    raise  # it has had its time
+                    raise  # its time is up
                 if not self.cluster:
                     self.server.connection_pool.disconnect(inuse_connections=False)
                 return call()
@@ -142,7 +142,7 @@ class Client:
             if any(word in str(error) for word in _PASSING) or isinstance(error, _RETRYABLE):
                 raise LedgerUnavailable(f"Redis at {self.where} cannot serve: {error}{_advice(error)}") from error
             raise LedgerError(f"Redis at {self.where} refused a command of the ledger: {error}") from error
-        except ValueError as error:  # of an address or option that the driver cannot read
+        except ValueError as error:  # an address or option that the driver cannot read
             raise LedgerError(f"{self.where} is no address of a Redis server: {error}") from error
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The ledger in Redis or Valkey: one Lua script for each operation, over all keys of the call.
 
-The rule here: this file only carries values to the scripts and back; what is decided, `scripts` decides.
+The rule: this file only passes values to the scripts and back; every decision is made in `scripts`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from semel.ledger.redis import scripts
 from semel.ledger.redis.client import Client
 from semel.ledger.redis.server_checks import check_server, open_schema
 
-# A script holds up the whole server while it runs: more keys than these go in several.
+# A script holds up the whole server while it runs: more keys than this are split among several scripts.
 _MOST_KEYS: Final = 500
 _CODES: Final = {Status.FREE: "F", Status.CLAIMED: "C", Status.DONE: "D", Status.REJECTED: "R"}
 _STATUSES: Final = {code.encode(): status for status, code in _CODES.items()}
@@ -50,18 +50,19 @@ _WON, _TAKEN_OVER, _DONE, _REJECTED, _HELD, _CONFLICT, _CONFLICT_RECORDED = rang
 class RedisLedger(Ledger):
     """A ledger in Redis or Valkey (5.0 or newer): a single server or, as an experiment, a cluster.
 
-    What to rely on: of all that ask for a key one wins, by the server's own clock, and a zombie's fence is refused; for
-    as long as the server keeps its data. This is not exactly-once: replication is asynchronous, so a failover may
-    lose a claim or a record that was acknowledged, and a key may then run again. `wait_replicas` makes that less
-    likely, not impossible. Give your handlers' outside calls the key as idempotency key, or use a ledger with
-    transactions (PostgreSQL, SQLite) where that will not do.
+    As long as the server keeps its data, exactly one of several concurrent claims of a key wins, leases are judged by
+    the server's own clock, and a write of a zombie is refused because of its fence. This is not exactly-once:
+    replication is asynchronous, so a failover may lose a claim or a record that was acknowledged, and the key may then
+    run again. `wait_replicas` makes that less likely, not impossible. Pass the key on as idempotency key in your
+    handlers' calls to other systems or, if that is not enough, use a ledger with transactions (PostgreSQL, SQLite).
 
-    The server must not evict (maxmemory-policy noeviction) and should write an append-only file (appendonly yes).
-    prefix: what all keys of this ledger start with. timeout: seconds for one call. allow_eviction: start on a server
-    that evicts all the same, which then forgets at will. wait_replicas: claims and records count only when so many
-    replicas have them. cluster: whether this is one; None finds out. connections: at most so many to a node of a
-    cluster; a single server needs just a few. shards: over how many slots of a cluster the keys are spread; kept in
-    the schema, and without effect on a single server.
+    The server must not evict keys (maxmemory-policy noeviction) and should write an append-only file (appendonly yes).
+
+    `prefix`: what all keys of this ledger start with. `timeout`: seconds for one call. `allow_eviction`: start even if
+    the server evicts keys, which may then disappear at any time. `wait_replicas`: claims and records succeed only when
+    this many replicas have confirmed them. `cluster`: whether the server is a cluster; None: find out. `connections`:
+    the maximum number of connections to a node of a cluster; a single server needs only a few. `shards`: over how many
+    slots of a cluster the keys are spread; it is stored with the ledger, and has no effect on a single server.
 
     >>> from semel import App, RedisLedger
     >>> app = App(RedisLedger("redis://localhost:6379/0", prefix="orders"))  # doctest: +SKIP
@@ -99,7 +100,7 @@ class RedisLedger(Ledger):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """redis://host:6379/0?prefix=orders&retention=3600: the options above may be part of the address."""
+        """redis://host:6379/0?prefix=orders&retention=3600. Options of RedisLedger may be part of the address."""
         rest, url_options = options_from_url(url, _OPTIONS)
         return cls(rest, **(url_options | options))
 
@@ -147,7 +148,7 @@ class RedisLedger(Ledger):
         return sum(answer.count(b"1") for _, answer in answers)
 
     def purge(self, limit: int = 1_000) -> int:  # noqa: ARG002
-        """Nothing to do: the server drops what has expired by itself."""
+        """Does nothing: the server removes expired keys by itself."""
         return 0
 
     def get(self, keys: Sequence[str]) -> list[Entry | None]:
@@ -178,7 +179,8 @@ class RedisLedger(Ledger):
         durable: bool = False,
         timeout: float | None = None,
     ) -> Iterator[tuple[Sequence[int], Any]]:
-        """Run a script over keys with their words, in as few calls as may be: the places in `keys`, and the answer."""
+        """Run a script over keys with their words, in as few calls as possible. Yields, for each call, the places of
+        its keys in `keys`, and the answer."""
         tags = self._tags
         shards = [zlib.crc32(key.encode()) % len(tags) for key in keys]
         for places in self._groups(keys, shards):
@@ -198,7 +200,7 @@ class RedisLedger(Ledger):
                 by_shard.setdefault(shard, []).append(place)
             groups = list(by_shard.values())
         for group in groups:
-            # A key that comes twice is decided within one call, so that its second place knows of the first.
+            # If a key occurs twice, the group stays together, so that one script decides both.
             if len(group) <= _MOST_KEYS or len({keys[n] for n in group}) < len(group):
                 yield group
             else:

@@ -1,7 +1,7 @@
 """Runs scripts on one Redis server over a few connections, which all threads share.
 
-Scripts that come together go out in one write. The rule here: a script may be sent twice, as each may be repeated; so
-if a connection breaks, its scripts are sent once more on a new one.
+Scripts that come at the same time are sent in one write. The rule: every script may be repeated, so if a connection
+breaks, its scripts are sent once more on a new one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from semel.ledger.redis.scripts import Script
 
 CONNECTIONS: Final = 2
 _MOST_BYTES: Final = 4 * 1024 * 1024  # in one write
-# A new connection would be told the same.
+# A new connection would get the same error.
 _FINAL: Final = (driver.AuthenticationError, driver.AuthorizationError, driver.BusyLoadingError)
 
 
 class _Run(NamedTuple):
-    """One script with its words, as Redis reads them: all that follows its name."""
+    """One script. `words` is all that follows its name in the command, in the format that Redis reads."""
 
     script: Script
     words: bytes
@@ -35,7 +35,7 @@ class _Run(NamedTuple):
 
 
 class ScriptRunner:
-    """`pool` makes the connections; it is the driver's. Thread-safe."""
+    """Thread-safe. `pool` is the driver's, and makes the connections."""
 
     def __init__(self, pool: Any, *, wait_replicas: int, timeout: float) -> None:
         self._wait_replicas, self._timeout = wait_replicas, timeout
@@ -49,7 +49,7 @@ class ScriptRunner:
     def run(
         self, script: Script, keys: Sequence[str], arguments: Sequence[bytes], *, durable: bool, timeout: float | None
     ) -> Any:
-        """What the script answers. `durable`: only once as many replicas have it as were asked for."""
+        """The script's answer. `durable`: return only when as many replicas have it as `wait_replicas` asks for."""
         words = _packed([b"%d" % len(keys), *[key.encode() for key in keys], *arguments])
         run = _Run(script, words, 1 + len(keys) + len(arguments), durable and self._wait_replicas > 0)
         patience = self._timeout if timeout is None else min(timeout, self._timeout)
@@ -65,7 +65,7 @@ class ScriptRunner:
         self._combiner.close(self._timeout)
 
     def _serve(self, connection: Any, calls: list[Call]) -> None:
-        """Once more if the connection breaks: it may have broken long ago, while idle."""
+        """Send the scripts, and once more if the connection breaks: it may have broken long ago, while idle."""
         deadline = min(call.deadline for call in calls) if calls[0].kind < self._timeout else None
         try:
             try:
@@ -95,12 +95,12 @@ class ScriptRunner:
         connection.connect()
         answers = _exchange(connection, [run.command(b"EVALSHA", run.script.digest) for run in runs], deadline)
         unknown = [place for place, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
-        if unknown:  # a new server, or one that was restarted or told to forget
+        if unknown:  # a new server, or one that was restarted or whose scripts were flushed
             again = [runs[place].command(b"EVAL", runs[place].script.text) for place in unknown]
             for place, answer in zip(unknown, _exchange(connection, again, deadline), strict=True):
                 answers[place] = answer
         if any(isinstance(answer, driver.ReadOnlyError) for answer in answers):
-            # It was the primary once: look the address up anew next time.
+            # It is no longer the primary: look the address up again next time.
             connection.disconnect()
             return answers
         durable = [n for n, run in enumerate(runs) if run.durable and not isinstance(answers[n], Exception)]
@@ -110,13 +110,14 @@ class ScriptRunner:
         return answers
 
     def _wait_for_replicas(self, connection: Any) -> str:
-        """One WAIT for all scripts before it: it speaks of what its own connection has written. "": they have it."""
+        """One WAIT for all scripts before it: it covers what its own connection has written. Returns what is wrong, or
+        "" if the replicas have confirmed."""
         wait = (b"WAIT", b"%d" % self._wait_replicas, b"%d" % (self._timeout * 500))
         (reached,) = _exchange(connection, [b"*3\r\n" + _packed(wait)], None)
         if isinstance(reached, int) and reached >= self._wait_replicas:
             return ""
         return (
-            f"{reached} of {self._wait_replicas} replicas have confirmed the write in time; see to the replicas of "
+            f"{reached} of {self._wait_replicas} replicas have confirmed the write in time; check the replicas of "
             "this Redis, or ask for fewer with wait_replicas"
         )
 
@@ -126,7 +127,7 @@ def _packed(words: Sequence[bytes]) -> bytes:
 
 
 def _exchange(connection: Any, commands: list[bytes], deadline: float | None) -> list[Any]:
-    """Send commands in one write; their answers, errors of single commands among them."""
+    """Send commands in one write. Returns their answers, which include the errors of single commands."""
     connection.send_packed_command([b"".join(commands)])
     return [_read(connection, deadline) for _ in commands]
 

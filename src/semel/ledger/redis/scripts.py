@@ -1,13 +1,13 @@
 """The ledger's rules as Lua, for Redis and Valkey: each operation is one script over any number of keys.
 
-The rule here: a script reads the clock once, decides each key from one HMGET and changes it with one HSET. All keys
-of a call come in KEYS; ARGV[1] is a JSON list whose first item is the time in milliseconds since 1970, in
-tests, or 0: the server's own clock; bytes come after it, as they are.
+The rule: a script reads the clock once, decides each key from one HMGET and changes it with one HSET. KEYS has all keys
+of the call. ARGV[1] is a JSON list. Its first item is the time in milliseconds since 1970 (in tests), or 0 for the
+server's own clock. Binary values follow it as further arguments, unencoded.
 
 A key is a hash: h head, c claimant, p payload, o source, r result, n notes (MessagePack: name, value, name, value, …).
-The head is one line, as reading and writing few fields is what makes a script quick: status (F free, C claimed, D done,
-R rejected), fence, attempt, how many notes, and the times when the lease ends, when the key was first seen, when it was
-changed and when it expires, in milliseconds since 1970 by the server's clock.
+The head is one line, because a script that reads and writes few fields is fast. It has the status (F free, C claimed, D
+done, R rejected), the fence, the attempt, the number of notes, and the times when the lease ends, when the key was
+first seen, when it was changed and when it expires, in milliseconds since 1970 by the server's clock.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Script:
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        # Redis names scripts by their SHA-1; nothing rests on its strength.
+        # Redis names scripts by their SHA-1. No security depends on it.
         digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
         object.__setattr__(self, "digest", digest)
 
 
-# An expired key counts as absent, but its fence goes on. So it stays for a while longer before the server drops it:
-# for as long again as it was kept, at most for the longest lease.
+# An expired key counts as absent, but its fence must go on growing. So the server keeps the key for a while longer: for
+# as long again as it was kept, at most for the longest lease.
 _START: Final = """
 local said = {}
 local words = cjson.decode(ARGV[1])
@@ -55,7 +55,7 @@ end
 """
 
 # Words: time, retention, lease, claimant, then for each key: payload, source.
-# Answer: four numbers for each key in one string (what, and three more), then the results and notes they speak of.
+# Answer: four numbers for each key in one string, then the results and notes that they refer to. The numbers:
 #   1 fence attempt notes: won    2 fence attempt notes: taken over    3 0 0 0: done    4 0 0 0: rejected
 #   5 milliseconds 0 0: held      6 0 0 0: conflict                    7 0 0 0: conflict with a recorded one
 _CLAIM: Final = """
@@ -117,7 +117,8 @@ table.insert(blobs, 1, table.concat(said, ' '))
 return blobs
 """
 
-# Words: time, retention, lease, then for each key: fence. Answer: a 1 or 0 for each key, in one string; so below.
+# Words: time, retention, lease, then for each key: fence. Answer, also of the scripts below if they do not say
+# otherwise: a 1 or 0 for each key, in one string.
 _EXTEND: Final = """
 local lease = words[3]
 local stays = math.max(words[2], lease)
@@ -169,8 +170,8 @@ end
 return table.concat(said)
 """
 
-# Words: time, retention, the most bytes that all notes may have, fence, name. Bytes: the value.
-# Answer: 1 made, 0 refused, 2 too much.
+# Words: time, retention, the maximum size of all notes in bytes, fence, name. Bytes: the value.
+# Answer: 1 made, 0 refused, 2 too large.
 _NOTE: Final = """
 local key, name, value = KEYS[1], words[5], ARGV[2]
 local row = redis.call('HMGET', key, 'h', 'n')

@@ -1,6 +1,6 @@
-"""Whether a Redis server is fit to keep a ledger, and which schema the ledger in it has.
+"""Checks whether a Redis server is fit to keep a ledger, and which schema the ledger in it has.
 
-The rule here: what would make the ledger forget is refused, or said aloud, before the first claim.
+The rule: a setting that could make the server lose keys is refused, or logged as a warning, before the first claim.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log: Final = logging.getLogger("semel.ledger")
 
 SCHEMA: Final = 1
 SHARDS: Final = 16
-_OLDEST: Final = 5  # scripts that read the clock before they write
+_OLDEST: Final = 5  # from this version on, a script may read the clock before it writes
 
 
 def check_server(client: Client, *, allow_eviction: bool) -> None:
@@ -66,7 +66,7 @@ def _about(client: Client) -> dict[str, Any]:
 
 
 def _setting(client: Client, about: dict[str, Any], config: str, info: str) -> str | None:
-    """A setting from CONFIG, which managed services often do not allow, else from INFO; None: nobody tells."""
+    """A setting from CONFIG, which managed services often do not allow, else from INFO; None: it cannot be read."""
     try:
         answer = client.any_node("CONFIG GET", config)
     except LedgerUnavailable:
@@ -79,7 +79,7 @@ def _setting(client: Client, about: dict[str, Any], config: str, info: str) -> s
 
 
 def open_schema(client: Client, prefix: str, shards: int | None) -> int:
-    """Make the ledger if it is new, and check that we can read it; returns how many shards it has."""
+    """Create the ledger if it is new, and check that we can read it. Returns how many shards it has."""
     if shards is not None and not 1 <= shards <= 1_024:
         raise LedgerError(f"a ledger cannot have {shards} shards: 1 to 1024 are possible")
     meta = f"{prefix}:meta"

@@ -1,7 +1,7 @@
 """The ledger in one SQLite file: the default, for one machine, with any number of threads and processes.
 
-Every answer is on the disk before it is given (`synchronous="FULL"`). Writes of threads that come at the same time
-share one transaction and one wait for the disk; each still gets its own answer, or its own error.
+Every write is on the disk before the call returns (`synchronous="FULL"`). Writes that threads make at the same time
+share one transaction and one wait for the disk; each call still gets its own result, or its own error.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _SYNCHRONOUS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
 
 
 class SqliteLedger(Ledger):
-    """A ledger in the file `path`, made if it is not there; ":memory:" lasts as long as this object.
+    """A ledger in the file `path`, which is created if it does not exist; ":memory:" lasts as long as this object.
 
-    `timeout`: seconds to wait for a file that others hold before LedgerUnavailable. `synchronous="NORMAL"` is faster
-    and survives a crash of the process, but a power cut may take the last answers back: then work can happen twice.
+    `timeout`: seconds to wait for a locked file before LedgerUnavailable is raised. `synchronous="NORMAL"` is faster
+    and survives a crash of the process, but a power failure may undo the last writes: work can then happen twice.
 
     >>> from semel import App, SqliteLedger
     >>> ledger = SqliteLedger("shop.db", retention=7 * 86_400)
@@ -82,7 +82,7 @@ class SqliteLedger(Ledger):
             connection.close()
             raise explained(error, self.path) from error
         self._writer = Writer(connection, self.path, timeout)
-        # Whoever only looks need not wait for those who write, nor for the disk.
+        # Reads have a connection of their own: they need not wait for writes, nor for the disk.
         self._reader: Connection | None = None
         self._reading = threading.Lock()
         if self.path != IN_MEMORY:
@@ -163,7 +163,7 @@ class SqliteLedger(Ledger):
         transaction.commit()
 
     def take_outgoing(self, limit: int = 10, *, lease: float = 30.0) -> list[Outgoing]:
-        # Most of the time there is nothing to take, and to see that no write is needed.
+        # Usually nothing is due, and a read is enough to see that.
         if not self._read(lambda db: outbox.any_due(db, self._now())):
             return []
         return self._writer.run(lambda db: outbox.take_outgoing(db, self._identity, limit, lease, self._now()))

@@ -1,7 +1,7 @@
-"""The ledger's operations on SQLite rows. What each claim leads to is `semel.ledger.rules.decide`.
+"""The ledger's operations on SQLite rows. `semel.ledger.rules.decide` decides each claim.
 
-All of it runs inside a write transaction that its caller has begun, takes `now`, and changes nothing that it does not
-report. The hot statements take many rows at once: that is a third of the cost of one statement for each row.
+Everything that writes runs inside a transaction that its caller has begun, takes the time as `now`, and reports all
+that it changes. The hot statements handle many rows at once, at a third of the cost of one statement for each row.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _COLUMNS: Final = (
     "key, status, fence, attempt, claimant, lease_ends, payload, source, result, notes, first_seen, changed, expires"
 )
 _FIND: Final = f"SELECT {_COLUMNS} FROM semel_ledger WHERE key IN"
-# `purge_at` is never after `expires`: whatever brings that forward brings it along. Where `expires` only moves on, as
-# nearly always, the hot statements (EXTEND, RECORD) leave it, so that no index changes.
+# `purge_at` is never later than `expires`: a statement that makes `expires` earlier changes both. Nearly always
+# `expires` becomes later; then the hot statements (EXTEND, RECORD) leave `purge_at` as it is, so that no index changes.
 _PUT: Final = f"""
     INSERT INTO semel_ledger ({_COLUMNS}, purge_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13)
     ON CONFLICT (key) DO UPDATE SET status = excluded.status, fence = excluded.fence, attempt = excluded.attempt,
@@ -41,7 +41,7 @@ _PUT: Final = f"""
         source = excluded.source, result = excluded.result, notes = excluded.notes, first_seen = excluded.first_seen,
         changed = excluded.changed, expires = excluded.expires, purge_at = min(purge_at, excluded.expires)
 """
-# All new rows of a call share fence, claimant, lease_ends, now and expires; each has its key, payload and source.
+# All new rows of a call share fence, claimant, lease_ends, now and expires. Each has its own key, payload and source.
 _PUT_NEW: Final = f"INSERT INTO semel_ledger ({_COLUMNS}, purge_at) VALUES"
 _NEW_ROW: Final = "(?{}, 'claimed', ?1, 1, ?2, ?3, ?{}, ?{}, x'', NULL, ?4, ?4, ?5, ?5)"
 _OURS: Final = "fence = ? AND status = 'claimed' AND expires > ?"
@@ -78,25 +78,26 @@ _FORGET: Final = """
 _DUE: Final = "SELECT rowid, fence, expires FROM semel_ledger WHERE purge_at <= ? ORDER BY purge_at LIMIT ?"
 _REMOVE: Final = "DELETE FROM semel_ledger WHERE rowid = ?"
 _LATER: Final = "UPDATE semel_ledger SET purge_at = ? WHERE rowid = ?"
-# No key starts below the fences of those that were removed: a removed key that comes back goes on growing.
+# The highest fence of all removed keys. New keys start above it, so that the fence of a key that comes back still
+# grows.
 _FLOOR: Final = "SELECT value FROM semel_meta WHERE name = 'floor'"
 _RAISE_FLOOR: Final = "UPDATE semel_meta SET value = max(value, ?) WHERE name = 'floor'"
 
 _STATUSES: Final = frozenset(status.value for status in Status)
 _TEXT, _NUMBER = (str,), (int, float)
-# Of the columns, in their order.
+# The types of the columns, in order.
 _TYPES: Final = (
     *(_TEXT, _TEXT, (int,), (int,), _TEXT, _NUMBER, _TEXT, _TEXT, (bytes,), (bytes, type(None))),
     *(_NUMBER, _NUMBER, _NUMBER),
 )
-_CLAIMED: Final = Status.CLAIMED.value  # the driver binds a plain string faster than a member
-_FEW: Final = 8  # kinds of records in one call that are written by one statement each
-_LOOKED_AT: Final = 500  # rows in one transaction of a purge, which takes a few milliseconds
-_AT_ONCE: Final = 256  # rows of one statement: it has fewer parameters than the 999 that old SQLites take
+_CLAIMED: Final = Status.CLAIMED.value  # the driver binds a plain string faster than an enum member
+_FEW: Final = 8  # up to this many kinds of records in a call are written with one statement each
+_LOOKED_AT: Final = 500  # rows that one transaction of a purge looks at, which takes a few milliseconds
+_AT_ONCE: Final = 256  # rows of one statement, so that it has fewer than the 999 parameters that an old SQLite allows
 
 
 class Row(NamedTuple):
-    """One row as the table has it, its columns in their order; `notes` is still packed."""
+    """One row of the table, with its columns in order; `notes` is still packed."""
 
     key: str
     status: str
@@ -131,7 +132,7 @@ def claim(db: sqlite3.Cursor, requests: Sequence[ClaimRequest], terms: Terms) ->
     floor = _floor(db)
     fence, lease = floor + 1, terms.lease
     common = [fence, terms.claimant, terms.now + lease, terms.now, terms.expires]
-    # Most keys are new: put them all in as such, and only if some were there already look at which.
+    # Most keys are new: insert all of them, and only if some were there already find out which.
     new = 0
     for part in _parts(requests):
         values = common.copy()
@@ -144,13 +145,14 @@ def claim(db: sqlite3.Cursor, requests: Sequence[ClaimRequest], terms: Terms) ->
 
 
 def _claim_known(db: sqlite3.Cursor, requests: Sequence[ClaimRequest], terms: Terms, floor: int) -> list[ClaimResult]:
-    """Those that are new have just been put in by this very claimant, so they are won again as they are."""
+    """Claim keys of which some were known. The new ones were just inserted for this claimant, so it wins them again
+    unchanged."""
     rows = find(db, [request.key for request in requests])
     results: list[ClaimResult] = []
     written: dict[str, Row] = {}
     for request in requests:
         row = written.get(request.key)
-        # To its own second place in the call, a key that was just won is held by somebody else.
+        # If a key occurs again in the same call, its first occurrence counts as another claimant.
         claimant = terms.claimant if row is None else ""
         row = row or rows.get(request.key)
         decision = decide(request, row, claimant=claimant, now=terms.now)
@@ -177,7 +179,7 @@ def _won(how: Winning, request: ClaimRequest, row: Row | None, terms: Terms, flo
                    first_seen=first_seen, changed=now, expires=terms.expires)
         # fmt: on
     if how is not Winning.AGAIN:
-        # The source is that of the last winner: that is the one a rejection will be about.
+        # The source is that of the latest winner, because a rejection would be about that one.
         row = row._replace(fence=row.fence + 1, attempt=row.attempt + 1, source=request.source)
     return row._replace(
         status=_CLAIMED,
@@ -218,13 +220,13 @@ def record(db: sqlite3.Cursor, completions: Sequence[Completion], now: float, re
     singly = [(*values(it.status, it.result, it.retention), it.claim.key, it.claim.fence, now) for it in completions]
     if db.executemany(_RECORD, singly).rowcount == len(completions):
         return [True] * len(completions)
-    # Some were refused, or were there before: what stands in the rows now tells the two apart.
+    # Some were refused, or recorded before. The rows, as they are now, tell the two apart.
     rows = find(db, [it.claim.key for it in completions])
     return [_holds(rows.get(it.claim.key), it.claim, it.status, now) for it in completions]
 
 
 def _update(db: sqlite3.Cursor, statement: str, groups: Iterable[tuple[tuple[object, ...], list[str]]]) -> bool:
-    """Run a statement on the keys of each group. Whether it has changed all of them."""
+    """Run a statement on the keys of each group. Returns whether it has changed all of them."""
     all_changed = True
     for values, keys in groups:
         changed = sum(db.execute(f"{statement} {marks}", (*values, *part)).rowcount for marks, part in _in(keys))
@@ -264,8 +266,8 @@ def forget(db: sqlite3.Cursor, keys: Iterable[str], now: float, retention: float
 
 
 def purge(db: sqlite3.Cursor, limit: int, now: float) -> tuple[int, bool]:
-    """Look at some rows: remove those that have expired, and look at the others again when they will have. How many
-    were removed, at most `limit`, and whether there may be more to look at."""
+    """Look at some rows: remove those that have expired, and have the others looked at again when they expire. Returns
+    how many were removed, at most `limit`, and whether there may be more rows to look at."""
     due = db.execute(_DUE, (now, _LOOKED_AT)).fetchall()
     if any(_is_other(fence, (int,)) or _is_other(expires, (int, float)) for _, fence, expires in due):
         raise DamagedRow("the row of a key that is due to be removed has other values than a ledger writes")
@@ -278,12 +280,12 @@ def purge(db: sqlite3.Cursor, limit: int, now: float) -> tuple[int, bool]:
 
 
 def find(db: sqlite3.Cursor, keys: Sequence[str]) -> dict[str, Row]:
-    """The rows of these keys, expired ones too."""
+    """The rows of these keys, including expired ones."""
     return {row[0]: _checked(Row(*row)) for marks, part in _in(keys) for row in db.execute(f"{_FIND} {marks}", part)}
 
 
 def _checked(row: Row) -> Row:
-    """SQLite has no checksums: a row that was never written like this must not decide whether work is done again."""
+    """SQLite has no checksums: a row with values that no ledger writes must not decide whether work is done again."""
     if row.status not in _STATUSES or any(map(_is_other, row, _TYPES)):
         raise DamagedRow(f"the row of the key {row.key!r} has other values than a ledger writes")
     return row
@@ -301,8 +303,8 @@ def _floor(db: sqlite3.Cursor) -> int:
 
 
 def _in(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """The right side of IN for these keys, in parts. Few lengths, so that the driver finds the statements in its cache:
-    the last key stands in for those too many."""
+    """The right side of IN for these keys, in parts. Their lengths are powers of two, so that the driver finds the
+    statements in its cache; the last key is repeated to fill up a part."""
     for start in range(0, len(keys), _AT_ONCE):
         part = keys[start : start + _AT_ONCE]
         size = 1 << (len(part) - 1).bit_length()
@@ -310,7 +312,7 @@ def _in(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _parts(requests: Sequence[ClaimRequest]) -> Iterator[Sequence[ClaimRequest]]:
-    """Parts whose lengths are powers of two, for the same reason."""
+    """The requests, in parts whose lengths are powers of two, for the same reason."""
     start = 0
     while start < len(requests):
         size = min(_AT_ONCE, 1 << (len(requests) - start).bit_length() - 1)

@@ -1,6 +1,6 @@
-"""The SQLite ledger's file: its tables, their version, and how a file of an older version is brought up.
+"""The file of the SQLite ledger: its tables, their version, and how a file of an older version is upgraded.
 
-A file that a newer Semel has written is left alone: guessing at its meaning could hand a key out twice.
+A file that a newer Semel has written is refused: if it were misread, two workers could win the same key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Returned = TypeVar("Returned")
 
 VERSION: Final = 3
 
-# Rows lie in the order of their first claim, the keys in an index of their own. Keys come in any order: with the rows
-# in key order (WITHOUT ROWID) a record would touch a page of its own again, which costs a third of the throughput.
+# Rows are stored in the order of their first claim, and keys in a separate index. Keys come in any order: if rows were
+# stored in key order (WITHOUT ROWID), each record would touch another page, which costs a third of the throughput.
 _TABLES: Final = """
 CREATE TABLE semel_ledger (
     key        TEXT NOT NULL UNIQUE,
@@ -57,15 +57,15 @@ _SET: Final = (
     "INSERT INTO semel_meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
 
-# What brings a file from version i to i + 1; statements apart by a semicolon.
+# Entry i upgrades a file from version i to i + 1. Statements are separated by semicolons.
 _STEPS: Final = (
     _TABLES,
     """
 ALTER TABLE semel_outbox ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE semel_outbox ADD COLUMN error TEXT NOT NULL DEFAULT ''
 """,
-    # When a purge looks at the row: never after `expires`, and not moved when that moves on. An index on `expires`
-    # itself cost every record a change of the index.
+    # `purge_at`: when a purge looks at the row. It is never later than `expires`, and stays when `expires` moves to a
+    # later time. With an index on `expires` itself, every record would have to change the index.
     """
 DROP INDEX semel_ledger_expires;
 ALTER TABLE semel_ledger ADD COLUMN purge_at REAL NOT NULL DEFAULT 0;
@@ -87,16 +87,16 @@ _WAYS_OUT: Final = {
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: choose another path",
 }
-_PASSES: Final = frozenset({5, 6, 13, 10, 8, 14, 3})  # what may be over by itself, or with a hand from outside
+_PASSES: Final = frozenset({5, 6, 13, 10, 8, 14, 3})  # what may pass by itself, or be fixed while we run
 
 
 class DamagedRow(sqlite3.DatabaseError):
-    """SQLite has read a row, and what is in it was never written by a ledger."""
+    """SQLite has read a row with values that no ledger writes."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-# The driver fails to decode SQLite's own text where that quotes a damaged schema.
+# UnicodeDecodeError: the driver cannot decode SQLite's message if that quotes a damaged schema.
 TROUBLE: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -116,7 +116,8 @@ def explained(error: Exception, path: str) -> LedgerError:
 
 
 def patiently(call: Callable[[], Returned], timeout: float) -> Returned:
-    """Repeat a call while other processes hold the file. The pauses are short and random, so none of them starves."""
+    """Repeat a call while other processes have locked the file. The pauses are short and random, so that no process
+    starves."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -128,7 +129,8 @@ def patiently(call: Callable[[], Returned], timeout: float) -> Returned:
 
 
 class Connection(sqlite3.Connection):
-    """Remembers its cursors: one that was not read to its end would keep the connection at what the file was then."""
+    """Knows its cursors, to close them: a cursor that was not read to its end would keep the connection at an old state
+    of the file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -153,7 +155,7 @@ class Connection(sqlite3.Connection):
 
 
 def opened(path: str, synchronous: str, timeout: float) -> Connection:
-    """A connection to a file with our tables in it; made or brought up to this version if need be."""
+    """Connect to a file, and create or upgrade our tables in it if necessary."""
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0, factory=Connection)
     except sqlite3.Error as error:
@@ -207,7 +209,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def identity(connection: sqlite3.Connection) -> str:
-    """What tells this file from every other; the ids of its outgoing messages start with it."""
+    """A unique id of this file. The ids of its outgoing messages start with it."""
     row = connection.execute(_GET, ("identity",)).fetchone()
     if row is None:
         raise DamagedRow("it has no identity")

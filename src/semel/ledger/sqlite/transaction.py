@@ -1,7 +1,7 @@
 """The user's writes, the outgoing messages and the ledger's record, in one commit of one SQLite file.
 
-The write lock is taken with the first statement, not with the block: what a handler computes before it writes keeps
-nobody waiting. From then on all other writers wait, so the rest should be short.
+The write lock is taken by the first statement, not when the block begins: a handler that computes before it writes
+keeps nobody waiting. From the first statement on all other writers wait, so the rest should be short.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from semel.ledger.sqlite.writer import Writer
 _SEND: Final = """
     INSERT INTO semel_outbox (queue, body, key, delay, grp, attributes, taken_till) VALUES (?, ?, ?, ?, ?, ?, 0)
 """
-# A message of a group waits for all that were sent to the group before it.
+# A message of a group waits for all earlier messages of the group.
 _DUE: Final = """
     SELECT number, queue, body, key, delay, grp, attributes, attempts, error FROM semel_outbox AS it
     WHERE taken_till <= :now AND NOT EXISTS (
@@ -52,7 +52,7 @@ _EXAMPLES: Final = """
 """
 _SENT: Final = "DELETE FROM semel_outbox WHERE number = ?"
 
-# After these nobody can say whether the commit reached the disk.
+# After these errors it is unknown whether the commit reached the disk.
 _UNSURE: Final = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 
 
@@ -125,8 +125,8 @@ class SqliteTransaction(Transaction):
         try:
             if not self._writer.connection.in_transaction:
                 raise LedgerError(
-                    f"the transaction on {self._path} was ended inside its block: leave COMMIT, ROLLBACK and "
-                    "executescript to others; the block commits by itself"
+                    f"the transaction on {self._path} was ended inside its block: do not use COMMIT, ROLLBACK or "
+                    "executescript in it; the block commits by itself"
                 )
             self._cursor.execute("COMMIT")
         except sqlite3.IntegrityError:  # a deferred constraint of the user's own
@@ -162,7 +162,7 @@ class SqliteTransaction(Transaction):
         return self._cursor
 
     def _give_back(self) -> None:
-        # What the user has set on the connection for convenience must not reach the ledger's own statements.
+        # Settings that the user has made on the connection must not affect the ledger's own statements.
         self._writer.connection.row_factory, self._writer.connection.text_factory = self._factories
         self._cursor = None
         self._writer.give_back()

@@ -1,7 +1,8 @@
-"""The one connection that writes to a SQLite ledger: one transaction, and one wait for the disk, for all who come
-at the same time.
+"""The one connection that writes to a SQLite ledger. Writes that are made at the same time share one transaction and
+one wait for the disk.
 
-A user's transaction borrows the connection in its turn, so that threads of one process never find the file locked.
+A user's transaction borrows the connection when its turn comes, so that the threads of one process never find the file
+locked by one another.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from semel.ledger.sqlite.schema import BUSY, TROUBLE, Connection, code_of, expla
 
 Returned = TypeVar("Returned")
 
-_SHARED_FOR: Final = 1.0  # seconds for which room is made after another process was seen writing
-_ROOM: Final = 0.001
+_SHARED_FOR: Final = 1.0  # seconds for which gaps are left after another process was seen writing
+_ROOM: Final = 0.001  # seconds of a gap
 _MOST_CALLS: Final = 256  # in one transaction
 
 
@@ -43,8 +44,9 @@ class Writer:
         self._data_version = 0
 
     def run(self, work: Callable[[sqlite3.Cursor], Returned], timeout: float | None = None) -> Returned:
-        """What `work` returns, once it is committed. It may run twice, the first time in vain. Work with a timeout of
-        its own shares its transaction only with work that has the same, so that neither waits for the other's."""
+        """Run `work` in a transaction, and return its result after the commit. `work` runs twice if a shared
+        transaction was rolled back. Work with a timeout of its own shares its transaction only with work that has the
+        same timeout, so that neither waits for the other's."""
         self._check_usable()
         patience = self._timeout if timeout is None else min(timeout, self._timeout)
         call = Call(work, kind=("write", timeout), deadline=time.monotonic() + patience)
@@ -53,7 +55,7 @@ class Writer:
             return result
 
     def take(self) -> sqlite3.Cursor:
-        """The connection, inside a new transaction, for this thread alone until it calls `give_back`."""
+        """Begin a transaction for this thread alone, until it calls `give_back`. Returns its cursor."""
         self._check_usable()
         with self._turns(self._timeout):
             self._combiner.borrow(time.monotonic() + self._timeout)
@@ -71,7 +73,8 @@ class Writer:
         self._combiner.give_back(self.connection)
 
     def close(self) -> bool:
-        """Comes after all that is queued; whoever comes later is refused. False: it is not this process's to close."""
+        """Close when the calls that are queued have ended; later calls are refused. False: another process opened the
+        ledger, so it is not closed here."""
         if not self._process.is_this():
             return False
         if self._owner == threading.get_ident():
@@ -109,7 +112,7 @@ class Writer:
             ) from None
 
     def _serve(self, connection: Connection, calls: list[Call]) -> None:
-        """One transaction for all; if that fails, one for each, so that nobody fails for a neighbour's mistake."""
+        """One transaction for all calls; if it fails, one for each, so that no call fails because of another one."""
         _, own_timeout = calls[0].kind
         deadlines = [call.deadline for call in calls]
         try:
@@ -136,7 +139,7 @@ class Writer:
                 call.end(result)
 
     def _begin(self, deadline: float) -> None:
-        if self.connection.in_transaction:  # a rollback that failed for want of a disk
+        if self.connection.in_transaction:  # an earlier rollback has failed, such as on a full disk
             self.rollback()
         try:
             self._make_room()
@@ -151,7 +154,7 @@ class Writer:
             raise explained(error, self._path) from error
 
     def _make_room(self) -> None:
-        """While other processes write too, leave them a gap: what waits for the file only looks now and then."""
+        """While other processes write too, leave them a gap: they wait for the file by trying now and then."""
         ((version,),) = self._cursor.execute("PRAGMA data_version").fetchall()
         if version != self._data_version:
             if self._data_version:

@@ -1,7 +1,7 @@
 """The body's schema as Arrow fields, whether it was written as DDL or as JSON Schema.
 
-The rule: what a schema says and these fields cannot hold is refused by name when the file is read, never left out.
-NOT NULL is `nullable=False`; what Arrow has no word for, a comment and a closed object, is in a field's metadata.
+The rule: anything in a schema that these fields cannot express is refused by name when the file is read, and never
+ignored. NOT NULL is `nullable=False`. Arrow has no comments and no closed objects: these are in a field's metadata.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from semel.spark.source.columns import arrow_columns
 
 Fields = tuple[pa.Field, ...]
 SOURCE: Final = arrow_columns(MESSAGE)
-TYPES: Final = {name: kind for kind, name in SQL_NAMES.items() if name != "TIME"}  # of a JSON body's values
-RESERVED: Final = "_semel"  # how no field's name may begin
+TYPES: Final = {name: kind for kind, name in SQL_NAMES.items() if name != "TIME"}  # of values in a JSON body
+RESERVED: Final = "_semel"  # a prefix that no field's name may have
 COMMENT: Final = b"comment"
 _CLOSED: Final = b"closed"
 
@@ -32,9 +32,9 @@ class SchemaError(SemelError):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A row for which `check`, a condition in Spark SQL over the row's fields, is not true is rejected with `name`.
+    """A row is rejected with `name` if `check`, a condition in Spark SQL over the row's fields, is not true.
 
-    Where `check` is null because `field` is, the row is fine: a value that may be missing breaks no rule."""
+    If `check` is null because `field` is null, the row is good: a value that may be missing breaks no rule."""
 
     name: str
     field: str | None
@@ -46,7 +46,7 @@ def array_of(element: pa.DataType, nullable: bool = True) -> pa.DataType:
 
 
 def map_of(value: pa.DataType, nullable: bool = True) -> pa.DataType:
-    """From text to values: what a JSON object with any names is."""
+    """A map from text to values: a JSON object with any names."""
     return pa.map_(pa.string(), pa.field("value", value, nullable))
 
 
@@ -60,12 +60,12 @@ def parts(kind: pa.DataType) -> Fields:
 
 
 def closed(fields: Sequence[pa.Field]) -> Fields:
-    """The same fields; objects within them, at any depth, may have no others."""
+    """The same fields, but objects in them, at any depth, may have no other fields."""
     return tuple(close(field.with_type(_with_parts(field.type, closed(parts(field.type))))) for field in fields)
 
 
 def close(field: pa.Field) -> pa.Field:
-    """The same field; if its value is an object, one with other fields than these is refused."""
+    """The same field, but if its value is an object, the object may have no other fields."""
     return field.with_metadata({**(field.metadata or {}), _CLOSED: b"true"}) if types.is_struct(field.type) else field
 
 
@@ -93,7 +93,7 @@ def find(fields: Sequence[pa.Field], path: str) -> pa.Field | None:
 
 
 def checked(fields: Sequence[pa.Field]) -> Fields:
-    """The fields, if their names can be those of columns. Raises SchemaError."""
+    """The fields, if their names are possible names of columns. Raises SchemaError."""
     if not fields:
         raise SchemaError("there is no field in it")
     _check_names(fields, "")
@@ -101,7 +101,7 @@ def checked(fields: Sequence[pa.Field]) -> Fields:
 
 
 def _check_names(fields: Sequence[pa.Field], inside: str) -> None:
-    """SQL takes Id and id for the same."""
+    """In SQL, Id and id are the same name."""
     known: dict[str, str] = {}
     for field in fields:
         path, lower = f"{inside}{field.name}", field.name.lower()
@@ -129,7 +129,7 @@ def ddl(fields: Sequence[pa.Field]) -> str:
 
 
 def literal(text: str) -> str:
-    """A text within SQL."""
+    """A text as an SQL literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -149,7 +149,7 @@ def encode(fields: Sequence[pa.Field]) -> list[dict[str, Any]]:
 
 
 def decode(encoded: Sequence[Any]) -> Fields:
-    """Raises KeyError, TypeError or ValueError for what `encode` has not made."""
+    """Raises KeyError, TypeError or ValueError if `encode` has not made this."""
     return tuple(
         pa.field(field["name"], _decoded(field["type"], decode(field["fields"])), field["nullable"])
         for field in encoded

@@ -1,7 +1,7 @@
-"""From the source's rows to the sink's: the body as columns, or the reason why not.
+"""Turns rows of the source into rows of the sink: the body becomes columns, or is rejected with a reason.
 
-Only expressions that run in the JVM. A row's outcome depends on the row alone, so that a batch that is run again has
-the same rows and the same rejects. No body, whatever is in it, stops a batch.
+All expressions run in the JVM. A row's outcome depends on the row alone, so a batch that is run again has the same rows
+and the same rejects. No body, whatever it contains, stops a batch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 IDENTITY: Final = f"{RESERVED}_identity"
 _MESSAGE, _WIRE, _PROBLEM = f"{RESERVED}_message", f"{RESERVED}_wire", f"{RESERVED}_problem"
 
-# `from_json` stops at the end of the first value, and would not notice what follows it. So the body is read as a member
-# of an object, with another one behind it: whatever does not end where it should, loses the second.
+# `from_json` stops at the end of the first value, and does not notice what follows it. So the body is read as a member
+# of an object, with a second member behind it: if the body does not end where it should, the second member is missing.
 _WRAPPED: Final = "concat('{{\"r\":', {0}, ',\"e\":1}}')"
 _LONE_SURROGATE: Final = literal(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
@@ -33,7 +33,8 @@ _LONE_SURROGATE: Final = literal(
 
 
 def row_fields(pipeline: Pipeline) -> Fields:
-    """The body's fields, or the body itself, and the chosen metadata; a handler gets the source's rows as they are."""
+    """The body's fields, or the body itself, and the chosen metadata. A handler gets the rows of the source
+    unchanged."""
     if isinstance(pipeline.sink, HandlerSpec):
         return tuple(SOURCE)
     metadata = (SOURCE.field(name).with_name(f"_{name}") for name in pipeline.schema.metadata)
@@ -51,11 +52,12 @@ def row_schema(pipeline: Pipeline) -> pa.Schema:
 def parsed(
     df: DataFrame, pipeline: Pipeline, *, with_message: bool = False, traced: bool = False, identified: bool = False
 ) -> DataFrame:
-    """Columns: row, key, reason, field, message. `reason` null: the row is good; else `row` is null.
+    """Columns: row, key, reason, field, message. If `reason` is null, the row is good; otherwise `row` is null.
 
-    `with_message`: `message` is there for good rows too. `traced`: also TRACED. `identified`: also IDENTITY, the key
-    of a good row; of a bad one the message, as what was rejected must not keep out a later one with its key that is
-    right; and `planned_at`. With the handler sink `row` has the source's own columns, as they came."""
+    `with_message`: good rows have their `message`, too. `traced`: adds the columns TRACED. `identified`: adds
+    `planned_at` and IDENTITY: the key of a good row, and the message id of a bad one, because a rejected message must
+    not keep out a later, correct one with the same key. With the handler sink, `row` has the source's own columns,
+    unchanged."""
     schema = pipeline.schema
     with _lenient(df.sparkSession):
         check_constraints(df.sparkSession, pipeline)
@@ -114,7 +116,7 @@ def _row(pipeline: Pipeline) -> str:
     return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in parts)})"
 
 
-# What is wrong with a row: the first that holds.
+# What is wrong with a row: the first condition that holds.
 
 
 def _case(problems: Sequence[tuple[str, str]]) -> str:
@@ -157,7 +159,7 @@ def _of_the_whole(schema: SchemaSpec) -> Iterator[Problem]:
 
 
 def _diagnosis(wire: Wire, fields: Fields) -> str:
-    """Why a body could not be read: this is for few rows, so it may read them again. Lambdas stand for `let`."""
+    """Why a body could not be read. Only few rows need this, so it may read them again. Lambdas bind variables."""
     text, names = f"{RESERVED}_text", f"{RESERVED}_names"
     first = f"left(trim(LEADING ' \\n\\r\\t' FROM {_own('body')}), 1)"
     broken = [*map(_pair, wire.broken(fields, f"{_WIRE}.r", names))]
@@ -198,12 +200,12 @@ def _no_key(rule: str | None) -> tuple[str, str]:
     return f"{_own('key')} IS NULL", _outcome(literal(reason), "NULL" if path is None else literal(path))
 
 
-# Conditions of the user's.
+# The user's conditions.
 
 
 @contextmanager
 def _lenient(spark: SparkSession) -> Iterator[None]:
-    """What is analysed within gives null where ANSI mode would fail: 1 / amount > 2 must not end a batch."""
+    """SQL that is analysed within gives null where ANSI mode would fail: 1 / amount > 2 must not end a batch."""
     setting = "spark.sql.ansi.enabled"
     before = spark.conf.get(setting)
     spark.conf.set(setting, "false")
@@ -214,7 +216,7 @@ def _lenient(spark: SparkSession) -> Iterator[None]:
 
 
 def check_constraints(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Each must be a condition over the row's fields that always says the same of a row. Raises PipelineFileError."""
+    """Each constraint must be a deterministic condition over the row's fields. Raises PipelineFileError."""
     from pyspark.errors import PySparkException
 
     if not pipeline.schema.constraints:

@@ -80,7 +80,7 @@ class Check:
 
 def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = False, adopt: bool = False) -> Check:
     """`with_spark`: check the SQL of constraints too, which starts Spark. `create_dlq`: the run will create the
-    dead-letter queues that are missing. `adopt`: it will write to a table that is another pipeline's."""
+    dead-letter queues that are missing. `adopt`: it will write to another pipeline's table."""
     missing = list(requirements.missing(pipeline))
     findings = [Finding(Level.PROBLEM, str(error)) for error in missing]
     try:
@@ -155,7 +155,7 @@ def _target(pipeline: Pipeline) -> str:
         case PostgresSpec(table=table, mode=mode):
             return f"the PostgreSQL table {table} ({mode.value}): a batch is one transaction"
         case SqsSpec(queue=queue) if queue.endswith(".fifo"):
-            return f"the FIFO queue {queue}: each row once, if a batch that is run again is so within SQS's 5 minutes"
+            return f"the FIFO queue {queue}: each row once, if a failed batch is run again within SQS's 5 minutes"
         case SqsSpec(queue=queue):
             return (
                 f"the Standard queue {queue}: after a crash some rows may be sent again, with the same idempotency-key"
@@ -205,7 +205,7 @@ def _dead_letter_queue(client: Client, name: str, attributes: Mapping[str, str],
 
 
 def _target_queue(client: Client, name: str) -> Iterator[Finding]:
-    """A queue that is sent to. Whoever may send need not be allowed to read its attributes."""
+    """A queue that messages are sent to. Permission to send need not include permission to read its attributes."""
     label = name.rpartition(":")[2] if name.startswith("arn:") else name
     try:
         queue = client.queue(name)
@@ -257,8 +257,8 @@ def _queue(name: str, attributes: Mapping[str, str], pipeline: Pipeline, options
 
 
 def _key(pipeline: Pipeline) -> Iterator[Finding]:
-    """A key that is in no message: each would count as another one, and duplicates would come through. And a key that
-    updates of a row share: they would count as duplicates."""
+    """Reports a key that is in no message, with which duplicates would not be recognised. Also a key that all updates
+    of a row share, with which updates would be dropped as duplicates."""
     key, fields, sink = pipeline.source.key, pipeline.schema.fields, pipeline.sink
     if (
         isinstance(sink, PostgresSpec)
@@ -293,8 +293,8 @@ def _leads_to_a_field(steps: Sequence[str | int], kind: pa.DataType, *, any_as_t
 
 
 def _tables(pipeline: Pipeline, adopt: bool) -> Iterator[Finding]:
-    """Whether rows and rejects can be written where the file says, and whether nobody else's are there. Queues that
-    are sent to: see `_target_queue`."""
+    """Whether rows and rejects can be written to their tables, and whether the tables are this pipeline's. For queues,
+    see `_target_queue`."""
     from semel.spark.pipeline.body_sql import row_schema
     from semel.spark.pipeline.sink_factory import rejects_of, sink_of
     from semel.spark.sinks.contract import Checkable

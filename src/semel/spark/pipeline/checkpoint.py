@@ -1,13 +1,13 @@
-"""A pipeline's checkpoint: who it is, what it was run with, and who runs it now.
+"""A pipeline's checkpoint: the pipeline's identity, what it was run with, and the driver that runs it now.
 
-    pipeline.json   its id, the id of its query, and what of its file must not change under a running history
-    status.json     how it does, or did
-    lock            locked by the one driver that runs it (a checkpoint on a file system)
+    pipeline.json   its id, the id of its query, and the parts of its file that must not change once it has run
+    status.json     its state and its counts
+    lock            locked by the one driver that runs it (only on a file system)
     query/          Spark's own: offsets, commits, state
     segments/       the source's segment log
 
 The rule: nothing is run on a checkpoint that another driver holds, or whose record says that exactly once would break.
-Whether query, log and sink belong together is looked at in agreement.py.
+agreement.py checks whether query, log and sink belong together.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Disagreement(CheckpointError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`id` names the pipeline to its sinks for as long as the checkpoint lives. `query`: Spark's id of the query that
-    the progress, the log and the commits are of; None in a record of an earlier version. `base`: the number, for the
+    """`id`: identifies the pipeline in its sinks, for as long as the checkpoint exists. `query`: Spark's id of the
+    query that progress, log and commits belong to; None in a record of an earlier version. `base`: the number, in the
     sinks, of that query's batch 0; `first_log_batch`: its number in the segment log."""
 
     id: str
@@ -81,7 +81,7 @@ class Checkpoint:
 
     @property
     def query(self) -> str:
-        """Where Spark keeps its part, as Spark wants it named."""
+        """The folder of Spark's part, in the form that Spark expects."""
         return f"{self.store.spark_url}/{QUERY}"
 
     def record(self) -> Record | None:
@@ -112,8 +112,9 @@ class Checkpoint:
         return Record(uuid4().hex, dict(spec), query=self.query_id() or str(uuid4()))
 
     def keep(self, record: Record) -> None:
-        """The query's id first: a record whose query is not there is then one whose query was removed. Of two drivers
-        that begin a pipeline at once, one does: the other would give it another id, and its sinks would not know it."""
+        """Writes the query's id first, then the record. So if a record's query is missing, it was removed. If two
+        drivers begin a pipeline at once, only one succeeds: the other would use another id, which the sinks do not
+        know."""
         if record.query is not None and self.query_id() is None:
             self.store.put_if_absent(f"{QUERY}/{METADATA}", orjson.dumps({"id": record.query}))
         if record.query not in (None, self.query_id()):
@@ -133,7 +134,7 @@ class Checkpoint:
         )
 
     def query_id(self) -> str | None:
-        """The id of the query that Spark's part is of."""
+        """The id of the query that Spark's part belongs to."""
         data = self.store.read(f"{QUERY}/{METADATA}")
         if data is None:
             return None
@@ -152,7 +153,7 @@ class Checkpoint:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One driver at a time. A bucket has no such lock: there the sealed plan of a batch stops the second one."""
+        """One driver at a time. A bucket has no such lock: there, the sealed plan of a batch stops a second driver."""
         if not isinstance(self.store, LocalStore):
             yield
             return
@@ -160,7 +161,7 @@ class Checkpoint:
         try:
             yield
         finally:
-            os.close(descriptor)  # which gives the lock back; the file stays, so that all lock the same one
+            os.close(descriptor)  # releases the lock; the file stays, so that all drivers lock the same one
 
     def _locked(self, store: LocalStore) -> int:
         path = store.root / LOCK

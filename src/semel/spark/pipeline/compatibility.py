@@ -1,7 +1,7 @@
-"""What of a pipeline's file may change under its history, and what must not.
+"""Which parts of a pipeline's file may change once it has run, and which must not.
 
-The rule: a change is refused if rows that are in, or messages that are sealed, would no longer be what the new file
-says; or if a message could get in twice, or not at all. Everything else passes without a word, or with one.
+The rule: a change is refused if existing rows, or sealed messages, would no longer be what the new file says, or if a
+message could be written twice, or not at all. All other changes are accepted, some with a notice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semel.spark.pipeline.config import Dedup, Pipeline, PostgresSpec
 from semel.spark.sinks.table_schema import ChangeKind, Difference, differences, sql_name
 
 ANEW: Final = "begin a new checkpoint and a new table for it"
-# Each is at least as much as those before it.
+# A larger number is a stronger guarantee.
 _STRENGTH: Final = {"segments": 0, "key": 1, "ledger": 1}
 
 
@@ -45,7 +45,7 @@ class Change:
 
 
 def recorded(pipeline: Pipeline) -> dict[str, Any]:
-    """What the checkpoint remembers of the file, as JSON can hold it; of a database no secrets, only the table."""
+    """What the checkpoint keeps of the file, as JSON values; of a database only the table, no secrets."""
     source, rows, sink = pipeline.source, pipeline.schema, pipeline.sink
     target: dict[str, Any] = {
         name: value for name, value in asdict(sink).items() if name not in ("dsn", "endpoint_url", "region", "profile")
@@ -71,7 +71,7 @@ def recorded(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def compare(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
-    """Both as `recorded` made them. Raises CheckpointError if the former was made by a Semel that knew another form."""
+    """The changes between two results of `recorded`. Raises CheckpointError if the former one has another form."""
     try:
         return [
             *_sources(former["source"], spec["source"]),
@@ -87,7 +87,7 @@ def compare(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
 
 
 def check(former: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Change]:
-    """The changes that are fine; raises PipelineChanged if one is not."""
+    """The changes, if all are allowed. Raises PipelineChanged if one is not."""
     changes = compare(former, spec)
     breaking = [change for change in changes if change.breaking]
     if breaking:
@@ -133,7 +133,7 @@ def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]
 
 
 def _without_secrets(address: str) -> str:
-    """Where it is; who asks and with which password may change."""
+    """The address without user and password, which may change."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -152,7 +152,7 @@ def _dedup(old: str, new: str) -> Change:
         f'[source] dedup was "{old}" and is "{new}"{default}, which {why}; '
         f'write dedup = "{old}" under [source] to go on, or {ANEW}'
     )
-    # The query's plan has other state then, which Spark refuses by itself, with many more words.
+    # The query's plan would have other state, which Spark itself refuses with a much longer text.
     return Change(text, breaking=True)
 
 
@@ -174,7 +174,7 @@ def _sinks(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def _column(difference: Difference) -> Change:
-    """The table's rule, and one more: rows that are in must be as the file says."""
+    """Breaking if the table cannot take it, or if existing rows would not be as the file says."""
     kind, path, old, new = difference
     match kind:
         case ChangeKind.REMOVED:

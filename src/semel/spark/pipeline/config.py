@@ -1,6 +1,6 @@
-"""What a pipeline's file says, as pydantic models: checked, with durations in seconds and paths made absolute.
+"""The content of a pipeline's file as pydantic models: checked, with durations in seconds and paths made absolute.
 
-Nothing here reads a file, asks SQS or starts Spark; `config_file.load` makes these and words what is wrong with a file.
+Nothing here reads a file, asks SQS or starts Spark. `config_file.load` creates these models and reports mistakes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class PipelineFileError(SemelError):
 
 
 class Dedup(StrEnum):
-    SEGMENTS = "segments"  # redeliveries of what this pipeline has sealed, as long as their delete is not confirmed
-    KEY = "key"  # and every other message with the same key, in Spark's state store
-    LEDGER = "ledger"  # and every key that a ledger, shared with handlers, has seen
+    SEGMENTS = "segments"  # redeliveries of messages that this pipeline has sealed and whose delete is not confirmed
+    KEY = "key"  # also every other message with the same key, in Spark's state store
+    LEDGER = "ledger"  # also every key that is done in a ledger, which handlers may share
 
 
 class Ack(StrEnum):
@@ -57,7 +57,7 @@ class Ack(StrEnum):
 
 
 class Extra(StrEnum):
-    """What becomes of a body's fields that the schema does not name."""
+    """What happens to fields of a body that the schema does not name."""
 
     IGNORE = "ignore"
     REJECT = "reject"
@@ -74,7 +74,7 @@ class RejectTo(StrEnum):
     TABLE = "table"
 
 
-# The types of options. The ValueErrors say what is needed; what pydantic itself refuses is worded in PROBLEMS.
+# The types of options. The ValueErrors say what is needed; PROBLEMS has the texts for pydantic's own errors.
 
 _TEXT: Final = 'a text is needed, in quotes: "…"'
 _LIST: Final = 'a list of texts is needed, such as ["one", "two"]'
@@ -120,7 +120,7 @@ def _between(low: float, high: float, unit: str = "") -> AfterValidator:
 
 
 def _limits(option: str, unit: str = "") -> AfterValidator:
-    """Those of the source's own option."""
+    """The limits of the source's own option."""
     return _between(*limits_of(ReadOptions, option), unit)
 
 
@@ -134,7 +134,7 @@ def _seconds(value: Any) -> float:
 
 
 def _path(value: str, info: ValidationInfo) -> str:
-    """Paths are taken from the file's own folder: a run from elsewhere must find the same."""
+    """Paths are relative to the file's own folder, so that a run from any folder finds the same."""
     if "://" in value or info.context is None:
         return value
     return str((info.context / os.path.expanduser(value)).resolve())
@@ -188,7 +188,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds)]
 
 @dataclass(frozen=True, config=STRICT)
 class SourceSpec:
-    """Where messages come from. None: what the source itself takes if the option is not given."""
+    """Where messages come from. None: the source's own default."""
 
     queues: Annotated[Texts, _rule(_check_queues)] = Field(description='the queues, such as ["orders"]')
     key: Annotated[Text, _rule(_check_key)] | None = None
@@ -208,7 +208,7 @@ class SourceSpec:
     profile: Text | None = None
 
     def options(self, checkpoint: str) -> dict[str, str]:
-        """The options for `format("sqs")`. Those of dedup = "key" are for the query, on top of the source."""
+        """The options for `format("sqs")`. The query itself, not the source, uses those of dedup = "key"."""
         own = {"queues", "dedup", "dedup_partitions", "retention", "ledger"}
         values = {
             camel(field.name): getattr(self, field.name) for field in fields_of(self) if field.name not in own
@@ -224,13 +224,13 @@ class SourceSpec:
 
 @dataclass(frozen=True, config=STRICT)
 class SchemaSpec:
-    """`fields` of the body; none of them if `raw`: then the row's only field is `body`, the text as it came."""
+    """`fields`: those of the body. With `raw` there are none: the row's only field is `body`, the text unchanged."""
 
     fields: SkipValidation[body_schema.Fields]
     constraints: SkipValidation[tuple[body_schema.Constraint, ...]] = ()
     metadata: tuple[str, ...] = ()
     extra: Extra = Extra.IGNORE
-    any_as_text: bool = False  # a STRING takes any JSON value, as its text
+    any_as_text: bool = False  # a STRING accepts any JSON value, as text
     raw: bool = False
 
 
@@ -262,13 +262,13 @@ class PostgresSpec:
     dsn: Text = Field(description='where the database is, such as "postgresql://${DB_USER}@host/shop"', repr=False)
     table: Text = Field(description='the table, such as "orders" or "sales.orders"')
     mode: Mode = Mode.APPEND
-    key: Texts = ()  # the columns that upsert goes by
+    key: Texts = ()  # the columns by which rows are upserted
     type: Literal["postgres"] = "postgres"
 
 
 @dataclass(frozen=True, config=STRICT)
 class SqsSpec:
-    """`body`, `group` and `attributes` name fields of the row. No body: the row as JSON, or the raw text as it came."""
+    """`body`, `group` and `attributes` name fields of the row. Without `body`: the row as JSON, or the raw text."""
 
     queue: Queue = Field(description="the name, URL or ARN of the queue to send to")
     body: Text | None = None
@@ -302,7 +302,7 @@ SINKS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, config=STRICT)
 class TriggerSpec:
-    every: Annotated[Seconds, _between(0, DAY, " seconds")] | None = None  # None: as fast as it goes
+    every: Annotated[Seconds, _between(0, DAY, " seconds")] | None = None  # None: as fast as possible
 
 
 @dataclass(frozen=True, config=STRICT)

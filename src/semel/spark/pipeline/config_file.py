@@ -1,7 +1,7 @@
 """Reads a pipeline's file.
 
-All mistakes of a file are reported at once, each with its section, its option and the way out. No error shows the value
-of an option that may hold a password, a password within a URL, or what a variable of the environment was filled with.
+All mistakes of a file are reported at once, each with its section, its option and a remedy. No error shows the value of
+an option that may hold a password, a password within a URL, or the value of an environment variable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _FOLDER: Final = r"(?!.*://).*|(file|s3a?|gs|az|abfss?)://.+"
 _FOLDER_RULE: Final = f"it is {WHERE}"
 _OTHER_REJECTS: Final = 'it is "dead-letter-queue"; for another queue or a table write queue = "…" or table = "…"'
 
-# The file as it is written, where that is not as it is kept.
+# The parts of the file that are written in another form than they are kept.
 
 
 def _from_ddl(text: str) -> json_schema.Read:
@@ -118,7 +118,7 @@ def _rejects(section: _Rejects) -> RejectSpec:
 
 
 def _schema(section: _Schema) -> SchemaSpec:
-    """Raises ValueError with all that does not fit the body's fields."""
+    """Raises ValueError with everything that does not fit the body's fields."""
     body = cast(json_schema.Read | None, section.ddl or section.json_schema) or json_schema.Read((), (), closed=False)
     fields = body_schema.closed(body.fields) if section.extra is Extra.REJECT else body.fields
     names = [field.name for field in fields]
@@ -178,7 +178,7 @@ _MODELS: Final[Mapping[str, Any]] = {
 _ADDRESS: Final = ("endpoint_url", "region", "profile")
 _VARIABLE: Final = re.compile(r"(\$?)\$\{([^}]*)\}")
 _LOGIN: Final = re.compile(r"(?<=://)[^\s\"']*@")
-_UNSHOWN: Final = frozenset({"dsn", "ledger", "ddl", "json_schema"})  # secrets, and what is long
+_UNSHOWN: Final = frozenset({"dsn", "ledger", "ddl", "json_schema"})  # secrets, and long values
 _SHORTEST_SECRET: Final = 4
 _TOO_DEEP: Final = "it is nested too deep to be read"
 
@@ -199,7 +199,7 @@ def load(
     profile: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Pipeline:
-    """The pipeline that a file describes; where SQS is, as given here, comes before what [source] says of it. Raises
+    """The pipeline that a file describes. `endpoint_url`, `region` and `profile` override those in [source]. Raises
     PipelineFileError."""
     path = Path(path)
     table = _toml(path)
@@ -231,12 +231,12 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 class _Reading:
-    """Of one file: what is wrong with it, and what its variables stand for. `raw` is the file as it is written."""
+    """Reads one file, and collects its mistakes and the values of its variables. `raw`: the file as it is written."""
 
     def __init__(self, path: Path, table: dict[str, Any], environment: Mapping[str, str]) -> None:
         self.path, self.raw, self.environment = path, table, environment
         self.mistakes: list[str] = []
-        self._filled: dict[str, str] = {}  # a variable's value, and how the variable is written
+        self._filled: dict[str, str] = {}  # by a variable's value: how the variable is written
         self._unset: set[tuple[str, str]] = set()  # sections and options with a variable that is not set
 
     def pipeline(self) -> Pipeline | None:
@@ -293,7 +293,7 @@ class _Reading:
         return value or ""
 
     def worded(self, kind: str, location: tuple[Any, ...], context: Mapping[str, Any]) -> Iterator[str]:
-        """An error of pydantic in our words; of its own text nothing is used, as it may show a value."""
+        """An error of pydantic in our words. Its own text is not used, as it may show a value."""
         section, option = _where(location)
         model = _MODELS.get(section, _File)
         if location[0] == "sink" and len(location) > 1:  # the second part is the sink's type
@@ -367,7 +367,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-# What depends on several options or sections.
+# Rules about several options or sections.
 
 
 def _with_defaults(table: dict[str, Any]) -> dict[str, Any]:
@@ -383,7 +383,8 @@ def _with_defaults(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conflicts(table: Mapping[str, Any]) -> Iterator[str]:
-    """Within sections, by what is written: also if there are other mistakes."""
+    """Conflicts within sections. They are found in the file as written, so that they are reported with other
+    mistakes."""
     source, body, sink = table.get("source", {}), table.get("schema", {}), table.get("sink", {})
     dedup = source.get("dedup")
     if dedup == "ledger" and "ledger" not in source:
@@ -421,7 +422,7 @@ def _conflicts(table: Mapping[str, Any]) -> Iterator[str]:
             yield '[sink] key is given, but mode is "append": set mode = "upsert", or leave it out'
 
 
-# What each section allows, and all of them together do not.
+# Mistakes that each section allows, but all of them together do not.
 
 
 def _together(pipeline: Pipeline) -> Iterator[str]:
@@ -445,7 +446,7 @@ def _sqs_mistakes(pipeline: Pipeline, sink: SqsSpec) -> Iterator[str]:
     if sink.queue.rstrip("/").endswith(".fifo") and sink.group is None:
         yield f'[sink] group is missing: {sink.queue} is a FIFO queue, so say which field is the group, group = "…"'
     if sink.queue in pipeline.source.queues:
-        yield f'[sink] queue = "{sink.queue}": it is read by this very pipeline, and would go round for ever'
+        yield f'[sink] queue = "{sink.queue}": it is read by this very pipeline: an endless loop'
 
 
 def _unknown_columns(pipeline: Pipeline, option: str, names: Sequence[str | None]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Reads a schema as Spark's SQL writes it: `id STRING NOT NULL, lines ARRAY<STRUCT<sku: STRING, qty: INT>>`.
 
-PySpark's own parser needs a running Java; `check` and `init` should not. What Spark knows and a JSON body cannot hold,
-or a table cannot take, is refused by name. Why no library parses it: docs/explanation/decisions/0017-schemas.md.
+PySpark's own parser needs a running Java; `check` and `init` should not. Types of Spark that a JSON body
+cannot hold, or a table cannot store, are refused by name. docs/explanation/decisions/0017-schemas.md says why no
+library parses the text.
 """
 
 from __future__ import annotations

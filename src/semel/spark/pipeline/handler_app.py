@@ -1,4 +1,4 @@
-"""`semel run APP --on spark`: the handlers of an app, run by Spark: one pipeline with a handler sink for each queue."""
+"""`semel run APP --on spark`: runs the handlers of an app on Spark, with one pipeline and handler sink per queue."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from semel.telemetry.metrics import COUNTERS, Metrics
 log: Final = logging.getLogger("semel.spark")
 
 DEFAULT_CHECKPOINT: Final = "semel-checkpoint"
-MAX_MESSAGES: Final = 2_000  # of a batch: what a stop has to wait for, and what a crash has to go through again
+MAX_MESSAGES: Final = 2_000  # of a batch: a stop has to wait for them, and after a crash they are gone through again
 MAX_RECEIVERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. `unfinished`: the queues whose batch was left in the middle; `waiting`, by queue: messages
-    that wait for another attempt."""
+    """The result of a run. `unfinished`: the queues whose last batch was not finished. `waiting`: by queue, how many
+    messages wait for another attempt."""
 
     completed: int = 0
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -78,10 +78,10 @@ def run(
     stop: Stop | None = None,
     **options: Any,
 ) -> Report:
-    """Runs the app that `module:name` names until a signal or `stop.ask()`; with `exit_when_empty`, until what is in
-    the queues at the start is done. What is wrong before the start is raised; from then on it is in the report.
+    """Runs the app `module:name` until a signal or `stop.ask()`; with `exit_when_empty`, until the messages that are
+    in the queues at the start are done. Errors before the start are raised; later ones are in the report.
 
-    `receivers`: tasks of a Standard queue's batch; `max_messages`: of a batch. `options` are those of a handler.
+    `receivers`: how many tasks a batch of a Standard queue has. `max_messages`: of a batch. `options`: a handler's.
     """
     run_options = RunOptions(
         app,
@@ -133,7 +133,7 @@ def run(
             spark = spark_start.started_for_app(app, master, tasks)
             if owns_spark:
                 stack.callback(spark_start.stop_quietly, spark)
-            if master is None:  # as spark-submit has it
+            if master is None:  # the master is that of spark-submit
                 _check_ledger(opened, folder, spark.sparkContext.master)
             runner = Runner(
                 handlers.queries,
@@ -149,7 +149,7 @@ def run(
             for query, end in zip(handlers.queries, ends, strict=True):
                 record_end(query, end, exit_when_empty)
             return handlers.report(ends)
-        except KeyboardInterrupt:  # before the first query: nothing is under way
+        except KeyboardInterrupt:  # before the first query: nothing was begun
             if owns_spark:
                 end_java()
             return Report()
@@ -179,7 +179,7 @@ class _Handlers:
         return sum(query.pipeline.source.receivers or 1 for query in self.queries)
 
     def add(self, setup: QueueSetup, stack: ExitStack) -> None:
-        # One receiver for FIFO, as then a batch has each group in the order that SQS gave it out in.
+        # One receiver for FIFO, so that a batch has each group in the order in which SQS delivered it.
         receivers = 1 if setup.fifo else self._receivers
         pipeline = Pipeline(
             name=setup.name,
@@ -267,7 +267,7 @@ def _absolute(address: str | None) -> str | None:
 
 
 def _check_ledger(ledger: Ledger, checkpoint: str, master: str | None) -> None:
-    """What would give each worker a ledger of its own, and so each message to several of them."""
+    """Refuses a ledger that each worker would have for itself: several workers would handle the same message."""
     from semel.ledger.sqlite.ledger import SqliteLedger
 
     cluster = master is not None and not master.startswith("local")

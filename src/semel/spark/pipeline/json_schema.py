@@ -1,10 +1,11 @@
 """Reads a JSON Schema: its types become fields, its rules become constraints whose names say the field.
 
 The rule: a keyword that is neither understood nor a mere remark is refused by its name. A schema that is understood
-only in part would let through what its author forbade.
+only in part would let values through that its author has forbidden.
 
-Null and a missing field are the same thing here, as they are in a table: what is not required, or may be null, may be
-both. `integer` is BIGINT, `number` is DOUBLE; `"x-sql-type": "DECIMAL(12,2)"` beside the type says it more exactly.
+Null and a missing field are the same here, as in a table: a field that is not required, or that may be null, may be
+either. `integer` becomes BIGINT, `number` becomes DOUBLE; `"x-sql-type": "DECIMAL(12,2)"` beside the type chooses
+another.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _FORMATS: Final = {
     ("number", "float"): pa.float32(),
     ("number", "double"): pa.float64(),
 }
-_EXACT: Final = {  # x-sql-type: what it may be beside a JSON type
+_EXACT: Final = {  # x-sql-type: the types that it may name for a JSON type
     "integer": (types.is_integer, types.is_decimal),
     "number": (types.is_floating, types.is_decimal),
     "string": (types.is_string, types.is_timestamp, types.is_date, types.is_binary, types.is_decimal),
@@ -65,7 +66,7 @@ _MAX_DEPTH: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`closed`: the object itself may have no other fields."""
+    """`closed`: the body may have no other fields."""
 
     fields: Fields
     constraints: tuple[Constraint, ...]
@@ -74,7 +75,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the body a schema applies: its path for people, and how a condition on it becomes one on the row."""
+    """Where in the body a schema applies: its path in texts, and how a condition on it becomes one on the row."""
 
     path: str
     sql: str
@@ -198,7 +199,7 @@ class _Reader:
             kind = _scalar(named, schema, where)
         for rule in _rules(named, kind, schema, where):
             check = place.whole(f"({place.sql} IS NULL OR {rule.check.format(place.sql)})")
-            # Of a null array or map there is no element that could break a rule.
+            # A null array or map has no element that could break a rule.
             self._constraints.append(Constraint(f"{where} {rule.name}", where, f"coalesce({check}, true)"))
         return kind
 
@@ -247,7 +248,7 @@ def _type_of(schema: Mapping[str, Any], where: str) -> str:
 
 
 def _of_values(schema: Mapping[str, Any]) -> str | None:
-    """The type of an enum or const that names none."""
+    """The type of an enum or const without a type."""
     values = [value for value in schema.get("enum", [schema.get("const")]) if value is not None]
     names = {bool: "boolean", int: "integer", float: "number", str: "string"}
     kinds = {names.get(type(value)) for value in values}
@@ -292,7 +293,7 @@ def _exact(named: str, exact: Any, where: str) -> pa.DataType:
     return kind
 
 
-# Rules about values: each becomes a condition in Spark's SQL, `{0}` in it standing for the value.
+# Rules about values: each becomes a condition in Spark's SQL, in which `{0}` stands for the value.
 
 
 class _Rule(NamedTuple):
@@ -354,7 +355,7 @@ def _unique(value: Any, kind: pa.DataType) -> _Rule | None:
     return _Rule("must have no element twice", "size(array_distinct({0})) = size({0})")
 
 
-# keyword: for which JSON types it is there, and what makes the condition.
+# keyword: the JSON types that it is for, and the function that makes its condition.
 _RULES: Final[dict[str, tuple[tuple[str, ...], _Maker]]] = {
     "enum": (("string", "integer", "number", "boolean"), _enum),
     "const": (("string", "integer", "number", "boolean"), _const),
@@ -417,7 +418,7 @@ def _value(value: Any, kind: pa.DataType) -> str:
 
 
 def _braced(text: str) -> str:
-    """`format` is used on conditions."""
+    """Escapes braces: `format` is applied to conditions."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

@@ -3,23 +3,24 @@
 A batch's rows are the same whenever it is run: the source reads what was sealed under the batch's offsets, and the
 state store goes back to where it was before the batch. What happens if the driver dies, step by step:
 
-1. Before or while the tasks write: nothing is committed. The batch is run again; what tasks had written is nobody's,
-   and its sink removes it. Dead letters that a task had noted as sent are not sent again.
-2. Rejects are committed, rows are not: run again, the reject sink has the batch, so only rows are written.
-3. Rows are committed, and the log or Spark has not written that down: run again with no writers at all. The rows must
-   still be pulled through: the state store has to get from the state before the batch to the state after it.
-4. Committed, but not yet counted or told to the attempt log: the batch is counted by the run that replays it, for the
-   status names the last batch that it counts. Of the attempt log see progress/attempt_events.py.
-5. After Spark's own commit: the next batch.
+1. Before or while the tasks write: nothing is committed. The batch is run again. What tasks had written belongs to no
+   batch, and the sink removes it. Dead-letter messages that a task had recorded as sent are not sent again.
+2. Rejects are committed, rows are not: the batch is run again. The reject sink has it already, so only rows are
+   written.
+3. Rows are committed, but the log or Spark has not recorded that: the batch is run again without writers. Its rows must
+   still be read, because the state store has to get from the state before the batch to the state after it.
+4. Committed, but not yet counted or written to the attempt log: the run that replays the batch counts it, because the
+   status names the last batch that was counted. For the attempt log, see progress/attempt_events.py.
+5. After Spark's own commit: the next batch is run.
 
 A sink has a batch if its last commit has the batch's number *and* content: which segments of which log it was made of.
 Another content under that number means that the checkpoint does not belong to the table: nothing is read or deleted.
 
 Each commit is idempotent and safe against another driver that does the same (see sinks/contract.py), so a zombie that
-wakes up at any of these points commits what is committed, or nothing.
+wakes up at any of these points commits what is committed already, or nothing.
 
 Not covered: if a driver dies at 2 and the file's constraints are changed before the next start, a message of that batch
-that was put aside under the old ones may become a row under the new ones.
+that was rejected under the old ones may become a row under the new ones.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]  # what an
 
 
 class StopAsked(Exception):
-    """The pipeline is to stop, and the next batch is not begun. Its offsets are written: the next run starts there."""
+    """The pipeline is to stop: the next batch is not begun. Its offsets are written, so the next run starts there."""
 
 
 class BatchLog(Protocol):
-    """What a batch is made of, and what of it goes back to its queue: the segment log, as the driver sees it."""
+    """The segment log as the driver uses it: what a batch is made of, and which messages return to their queue."""
 
     @property
     def id(self) -> str: ...
@@ -62,16 +63,16 @@ class BatchLog(Protocol):
         """What the batch in progress is made of, once its tasks have run."""
 
     def record_sink_commit(self, content: str) -> None:
-        """The sink has the batch that is made of this."""
+        """Records that the sink has the batch with this content."""
 
     def give_back(self, number: int, until: Mapping[str, float]) -> None: ...
 
 
 class Batches:
-    """The function for `foreachBatch`. `done(number, began, outcomes)` is called for each batch that is committed;
-    `check(number)` before that, when its tasks have run: it raises what speaks against the commit.
+    """The function for `foreachBatch`. `done(number, began, outcomes)` is called for each batch that is committed.
+    `check(number)` is called before the commit, when the tasks have run: it raises an error to prevent the commit.
 
-    `base`: the number, for the sinks, of Spark's batch 0, as a query that was reset begins at 0 again;
+    `base`: the number, in the sinks, of Spark's batch 0, because a query begins at 0 again after a reset;
     `first_log_batch`: its number in the log. `rejects`: None for a pipeline that rejects nothing."""
 
     def __init__(
@@ -111,7 +112,7 @@ class Batches:
         self._stopping = True
 
     def wait(self, timeout: float) -> bool:
-        """Until no batch is in progress; False if it takes longer."""
+        """Wait until no batch is in progress. Returns False if that takes longer."""
         if self._in_progress.acquire(timeout=timeout):
             self._in_progress.release()
             return True
@@ -156,16 +157,17 @@ class Batches:
         self._done(batch.number, began, outcomes)
 
     def _record_sink_commit(self) -> None:
-        """In the log: what the sink itself says that it has. A driver that was overtaken has committed nothing."""
+        """Records in the log what the sink itself says that it has: a driver that was overtaken has committed
+        nothing."""
         last = self._sink.last(self._pipeline)
         if last is not None:
             self._log.record_sink_commit(last.content)
 
 
 def is_in(sink: Sink, last: Commit | None, batch: MicroBatch, content: ContentOf) -> bool:
-    """Whether the very batch that is about to be run is in a sink, by the sink's last commit. One that has another
-    batch under its number, or a later one, stops the query: its rows would be dropped, and they are in no queue any
-    more."""
+    """Whether a sink has the batch that is about to be run, by the sink's last commit. If it has another batch under
+    this number, or a later one, the query stops: otherwise this batch's rows would be dropped, and they are in no queue
+    any more."""
     if last is None or last.number < batch.number:
         return False
     if last.number == batch.number and last.content == content():
@@ -178,7 +180,7 @@ def is_in(sink: Sink, last: Commit | None, batch: MicroBatch, content: ContentOf
 
 
 def check_log_batch(batch: MicroBatch) -> None:
-    """That the log has made of the batch what its tasks took it for: they may have put files under that name."""
+    """Checks that the batch is the one of the log that its tasks took it for: they may have named files after it."""
     content = Content.parse(batch.content)
     if content is not None and batch.log_batch is not None and content.log_batch != batch.log_batch:
         raise Disagreement(
@@ -188,8 +190,8 @@ def check_log_batch(batch: MicroBatch) -> None:
 
 
 def check_follows(sink: Sink, last: Commit | None, batch: MicroBatch) -> None:
-    """That a sink does not have the batch under an earlier number. Then Spark's progress is not what it was when that
-    was committed, and the rows would be there twice."""
+    """Checks that a sink does not have the batch under an earlier number. That would mean that Spark's progress was
+    replaced after that commit, and the rows would be in the sink twice."""
     if last is not None and last.number < batch.number and batch.content and last.content == batch.content:
         raise Disagreement(
             f"{sink.name} holds this very batch ({last.content}) as batch {last.number}, and Spark has run it as batch "
@@ -201,7 +203,7 @@ def check_follows(sink: Sink, last: Commit | None, batch: MicroBatch) -> None:
 def outcomes_of(df: DataFrame, task: Work) -> list[Outcome]:
     """Run the task on every partition; one outcome each, in order."""
     with warnings.catch_warnings():
-        # It looks for pandas, which it does not use here, and warns of a new one.
+        # PySpark looks for pandas, which it does not use here, and warns of a new version.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         mapped = df.mapInArrow(task, RESULT)
     rows: list[Any] = mapped.collect()

@@ -1,10 +1,10 @@
 """What an executor does with one partition of a batch: rows to the sink's writer, rejects to theirs, one result back.
 
 The rules:
-1. The whole partition is consumed, also if a writer stops early or there is none: Spark's state store counts on it, and
-   the source acknowledges its messages as they are read.
-2. Rows stream through; only rejects are held until the rows are through, for a partition is read once.
-3. Exactly one result a task, also if it had no rows. What a failed attempt has written, nobody ever hears of.
+1. The whole partition is consumed, even if a writer stops early or there is none: Spark's state store relies on that,
+   and the source acknowledges its messages as they are read.
+2. Rows are streamed. Only rejects are held until all rows are written, because a partition can be read only once.
+3. Each task returns exactly one result, even if it had no rows. What a failed attempt has written is never reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESULT: Final = pa.schema([("task", pa.int32()), ("result", pa.binary()), ("eve
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one task came to. `written` and `rejected` are None where there was no writer."""
+    """The result of one task. `written` and `rejected` are None where there was no writer."""
 
     task: int
     rows: int
@@ -78,7 +78,7 @@ class Task:
         sorted_rows = SortedRows(batches, self.writer, traced=self.traced)
         rows = sorted_rows.good()
         written = None if self.writer is None else self.writer.write(rows, task, attempt)
-        for _ in rows:  # what a writer has left, and all of it without one
+        for _ in rows:  # rows that the writer has left, or all rows without a writer
             pass
         rejected = None if self.rejects is None else self.rejects.write(iter(sorted_rows.rejected), task, attempt)
         seconds = round(time.monotonic() - began, 3)
@@ -87,7 +87,7 @@ class Task:
 
 @dataclass(slots=True)
 class SortedRows:
-    """Good rows as they come, flattened into the sink's columns; the others are kept with their reason."""
+    """Gives out good rows as they come, flattened into the sink's columns, and keeps the others with their reason."""
 
     batches: Iterator[pa.RecordBatch]
     writer: Writer | None
@@ -112,7 +112,7 @@ class SortedRows:
                 yield rows
 
     def _valid(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """The rows that the sink's table will take, with and without what came along with them."""
+        """The rows that the sink's table will take: with all columns, and with the sink's columns only."""
         rows = flat(batch.column("row"))
         invalid = invalid_rows(self.writer, rows) if len(rows) else []
         if not invalid:
@@ -138,7 +138,7 @@ class SortedRows:
             self._traces.append(batch.select([*TRACED, "reason"]))
 
     def events(self) -> bytes:
-        """What the driver tells the attempt log once the batch is committed: an Arrow stream, or nothing."""
+        """What the driver writes to the attempt log after the commit: an Arrow stream, or nothing."""
         if not self._traces:
             return b""
         sink = pa.BufferOutputStream()
@@ -150,7 +150,7 @@ class SortedRows:
 
 
 def result(outcome: Outcome) -> pa.RecordBatch:
-    """The one row that a task gives back."""
+    """The one row that a task returns."""
     values: list[Any] = [outcome.task, outcome.encode(), outcome.events]
     arrays = [pa.array([value], kind.type) for value, kind in zip(values, _RESULT, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_RESULT)

@@ -1,8 +1,8 @@
 """What went wrong in a query, in one line, and whether waiting may help.
 
-Spark wraps an error of a Python worker in texts of its own, and those in the text of the failed query. The rule: if a
-Semel error is inside, the user reads its words; otherwise the last line of the last traceback. The whole text is kept
-as `trace`, for the status file and never for the terminal.
+Spark wraps an error of a Python worker in texts of its own, and those in the text of the failed query. The rule: if
+that text has a Semel error in it, the user sees the text of that error; otherwise the last line of the last traceback.
+The whole text is kept as `trace`, for the status file and never for the terminal.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class SparkGone(PipelineFailed):
     then run the pipeline again."""
 
 
-# What Spark says when the machine or the cluster is short of something for a while.
+# Spark's texts if the machine or the cluster is short of resources for a while.
 _PASSING: Final = ("Python worker failed to connect back", "ExecutorLostFailure")
 
 
 def kind_of(error: BaseException) -> Kind:
-    """By the class of the Semel error that `error` is, or that Spark's text in it names."""
+    """The kind of an error: by its class if it is a Semel error, else by the one that Spark's text in it names."""
     if isinstance(error, PipelineFailed):
         return error.kind
     kind = type(error) if isinstance(error, SemelError) else _semel_error(str(error))[0]
@@ -81,7 +81,7 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def _semel_error(text: str) -> tuple[type[SemelError], str]:
-    """The last Semel error that a text of Spark's names, and its words; SemelError and "" if there is none."""
+    """The class and text of the last Semel error in a text of Spark; SemelError and "" if there is none."""
     names = list(_SEMEL.finditer(text))
     if not names:
         return SemelError, ""
@@ -109,7 +109,7 @@ def explained(error: BaseException) -> SemelError:
 
 
 def in_one_line(text: str) -> str:
-    """What a text of Spark's means: the words of the Semel error in it, if there is one."""
+    """What a text of Spark means: the text of the Semel error in it, if there is one."""
     _, words = _semel_error(text)
     if words:
         return words

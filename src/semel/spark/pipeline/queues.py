@@ -1,7 +1,7 @@
-"""What a pipeline itself asks SQS about its queues: their retention, and how many messages wait; and the dead-letter
-queues that it creates if it is told to.
+"""A pipeline's own calls to SQS: it looks up the retention of its queues and counts waiting messages. On request it
+creates dead-letter queues.
 
-The number of waiting messages is for people only: it is asked now and then, and nothing depends on the answer.
+The number of waiting messages is for people only: it is looked up now and then, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semel.spark.source.deduplication import RETENTION
 from semel.sqs.client import Client
 
 _log: Final = logging.getLogger("semel.spark")
-BUSY: Final = 3.0  # seconds between two looks at the backlog while it changes or batches run
+BUSY: Final = 3.0  # seconds between two counts of the backlog while it changes or batches run
 IDLE: Final = 300.0  # and while nothing happens
 _RETENTION: Final = "MessageRetentionPeriod"
 _WAITING: Final = "ApproximateNumberOfMessages"
@@ -42,7 +42,7 @@ def look_up(source: SourceSpec) -> None:
 
 
 def create_dead_letter_queues(pipeline: Pipeline) -> None:
-    """For the queues that have none, if rejected messages go there; as `semel run --create-dlq` does it."""
+    """Creates dead-letter queues for queues without one, if rejected messages go there, as `semel run --create-dlq`."""
     if pipeline.rejects.to is not RejectTo.DEAD_LETTER_QUEUE:
         return
     source = pipeline.source
@@ -53,7 +53,7 @@ def create_dead_letter_queues(pipeline: Pipeline) -> None:
 
 
 class Backlog:
-    """How many messages wait, by queue, handed to `on_count` again and again by a thread of its own."""
+    """Counts the waiting messages of each queue, again and again in its own thread, and passes them to `on_count`."""
 
     def __init__(self, source: SourceSpec, on_count: Callable[[dict[str, int]], None]) -> None:
         self._source, self._on_count = source, on_count
@@ -75,7 +75,7 @@ class Backlog:
         return bool(self._known)
 
     def look(self) -> bool:
-        """Once, now; whether something has changed. An answer that does not come leaves the last one standing."""
+        """Counts once, now. Returns whether something has changed. Without an answer, the last counts stay."""
         try:
             answers = {name: self._client.queue(name).attributes(_WAITING) for name in self._source.queues}
             counts = {name: int(attributes.get(_WAITING, 0)) for name, attributes in answers.items()}
@@ -88,7 +88,7 @@ class Backlog:
         return former != self._known
 
     def wake(self) -> None:
-        """A batch was committed."""
+        """Called when a batch was committed."""
         with self._changed:
             self._batches = True
             self._changed.notify_all()
@@ -103,7 +103,7 @@ class Backlog:
             with self._changed:
                 self._end = True
                 self._changed.notify_all()
-            thread.join(_END)  # an answer that does not come must not hold up the end
+            thread.join(_END)  # a missing answer must not delay the end
 
     def _watch(self) -> None:
         with self._client:
@@ -113,7 +113,8 @@ class Backlog:
         pause = BUSY
         while True:
             changed = self.look()
-            # While messages wait and nothing moves, less and less often: groups may be blocked, or a batch takes long.
+            # While messages wait and nothing changes, count less and less often: groups may be blocked, or a batch is
+            # long.
             pause = BUSY if changed else min(IDLE, 2 * pause) if any(self._known.values()) else IDLE
             with self._changed:
                 if self._changed.wait_for(lambda: self._end, BUSY):

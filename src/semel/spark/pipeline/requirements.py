@@ -1,6 +1,6 @@
 """What a pipeline needs on this machine besides Semel itself: packages of extras, and Java.
 
-Nothing of it is imported here, so that a missing one is known before any work starts, and told in one sentence.
+None of them is imported here, so that a missing one is found before any work starts, and reported in one sentence.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from semel.spark.pipeline.config import DeltaSpec, Pipeline, PostgresSpec
 
 
 def check(pipeline: Pipeline) -> None:
-    """Raises the first of what is missing."""
+    """Raises the error for the first requirement that is missing."""
     for error in missing(pipeline):
         raise error
 
 
 def missing(pipeline: Pipeline) -> Iterator[SemelError]:
-    """What is missing, each with the way to get it."""
+    """An error for each missing requirement, which says how to get it."""
     complete = True
     for what, packages, extra in _packages(pipeline):
         try:

@@ -1,7 +1,7 @@
-"""`semel pipeline reset`: begin Spark's progress anew where checkpoint, segment log and table do not belong together.
+"""`semel pipeline reset`: starts Spark's progress anew if checkpoint, segment log and table do not belong together.
 
-The rule: it says what it will do, what will be repeated and what may be lost before it changes anything; and where
-messages may be lost, it changes nothing unless it is told to.
+The rule: before it changes anything, it says what it will do, what will be repeated and what may be lost. If messages
+may be lost, it changes nothing unless the user agrees.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semel.spark.pipeline.sink_factory import rejects_of, sink_of
 
 
 class PipelineReset:
-    """A reset that is planned and, if `carry_out` is called, done. It holds the checkpoint meanwhile."""
+    """A planned reset, which `carry_out` carries out. It holds the checkpoint meanwhile."""
 
     def __init__(self, pipeline: Pipeline, stack: ExitStack) -> None:
         self.pipeline = pipeline
@@ -76,13 +76,13 @@ class PipelineReset:
                 "is sent or delivered again after it becomes a row again"
             )
         if isinstance(self.pipeline.sink, SqsSpec) and self.plan.replayed:
-            yield "rows of the batch in progress that were sent and not noted may be sent again, with the same key"
+            yield "rows of the batch in progress that were sent but not recorded may be sent again, with the same key"
         if self.plan.rejects_again:
-            yield "rejected messages of the batch in progress: they are put aside already, and will be once more"
+            yield "rejected messages of the batch in progress: they are stored already, and will be stored once more"
         if self.plan.unknown:
             yield (
-                f"messages of {', '.join(self.plan.unknown)}: they are in the table, the segment is gone, and they may "
-                "not be deleted from the queue"
+                f"messages of {', '.join(self.plan.unknown)}: they are in the table, the segment is gone, and perhaps "
+                "they were not deleted from the queue"
             )
 
     def _may_lose(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Runs pipelines on one Spark until they end or are asked to stop, and waits out what is away for a while.
+"""Runs pipelines on one Spark until they end or are asked to stop, and waits for the end of outages.
 
-The rule: an outage (SQS, the sink, the ledger or the store does not answer) ends no pipeline that has run. Its query is
-started again, with growing pauses, until it goes on. What waiting cannot fix ends all of them.
+The rule: an outage (SQS, the sink, the ledger or the store does not answer) does not end a pipeline that has run. Its
+query is started again, with growing pauses, until it works. An error that waiting cannot fix ends all pipelines.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("semel.spark")
 DRAIN: Final = 60.0  # seconds for the batch in progress after SIGTERM
-PAUSE: Final = (1.0, 30.0)  # seconds before a query is started again after an outage: from, doubling up to
-STEADY: Final = 60.0  # seconds without an error, or a committed batch, after which an outage is over
+PAUSE: Final = (1.0, 30.0)  # seconds before a query is started again after an outage: shortest, longest
+STEADY: Final = 60.0  # an outage is over after a committed batch, or this many seconds without an error
 GIVE_UP: Final = 900.0  # seconds of an outage after which a run that is to end (`exit_when_empty`) fails
 
 
@@ -75,7 +75,7 @@ class Runner:
         self._monotonic = monotonic
 
     def run(self, spark: SparkSession) -> list[End]:
-        """Of pipelines that are open. How each has ended, in their order."""
+        """Run pipelines that are open. Returns how each has ended, in their order."""
         try:
             for watched in self._all:
                 self._start(watched, spark)
@@ -93,7 +93,7 @@ class Runner:
 
     @property
     def _has_ended(self) -> bool:
-        """All of them, or one with an error that waiting cannot fix."""
+        """Whether all pipelines have ended, or one with an error that waiting cannot fix."""
         ends = [watched.end for watched in self._all]
         return all(end is not None for end in ends) or any(end is not None and end.error for end in ends)
 
@@ -132,7 +132,7 @@ class Runner:
             self._start(watched, spark)
 
     def _ended(self, watched: _Watched, end: End) -> None:
-        """It is over, or it is started again after a pause."""
+        """Ends a pipeline, or plans its next start after a pause."""
         now = self._monotonic()
         since = now if watched.since is None else watched.since
         given_up = self._exit_when_empty and now - since > GIVE_UP
@@ -155,7 +155,7 @@ class Runner:
             if watched.retry_at is None:
                 watched.stream.wait_for_batch(until, self._stop, self._tick)
         if any(watched.stream.batches.busy for watched in open_) and self._end_spark is not None:
-            # Within a batch, Spark would take its time, and print the tracebacks of its workers.
+            # Within a batch, Spark would stop slowly, and print the tracebacks of its workers.
             for watched in open_:
                 watched.end = End(stopped=True, unfinished=watched.stream.batches.busy)
             quietly(self._end_spark)
@@ -179,8 +179,8 @@ class Report:
 
     @property
     def all_rejected(self) -> bool:
-        """Whether there were rejects and nothing else, duplicates included: then the schema is more likely to be wrong
-        than every message."""
+        """Whether there were rejects, and neither rows nor duplicates: then the schema is more likely to be wrong than
+        every message."""
         run = self.snapshot.run
         return run.rejected > 0 and run.rows == 0 and run.duplicates == 0
 
@@ -197,10 +197,11 @@ def run(
     adopt: bool = False,
     stop: Stop | None = None,
 ) -> Report:
-    """Runs it until it fails, is stopped (by a signal or `stop.ask()`), or with `exit_when_empty` the backlog is done.
+    """Runs a pipeline until it fails, is stopped (by a signal or `stop.ask()`) or, with `exit_when_empty`, until its
+    backlog is done.
 
-    A refusal before the start is raised; what happens from then on is in the report, and in status.json. A signal that
-    comes before the query runs ends it at once, and Spark with it.
+    Errors before the start are raised; later ones are in the report and in status.json. A signal that comes before the
+    query runs ends the run at once, and Spark with it.
 
     `create_dlq`: create missing dead-letter queues. `adopt`: write to a table that another pipeline, or this one with
     another checkpoint, has written to.
@@ -230,7 +231,7 @@ def run(
 
         with repeatedly(tick):
             end = _run_one(query, stop, stack, master, cores, drain, exit_when_empty)
-        if end.error is None and backlog.is_known:  # an SQS that has never answered is not waited for
+        if end.error is None and backlog.is_known:  # if SQS has never answered, it is not waited for
             backlog.look()
         record_end(query, end, exit_when_empty)
         display.close(query.snapshot)
@@ -277,7 +278,7 @@ def _run_one(
 
 
 def record_end(query: PipelineQuery, end: End, exit_when_empty: bool) -> None:
-    """The last totals and the last state of a run, for status.json and whoever shows them."""
+    """Record the last totals and the last state of a run, for status.json and the display."""
     query.count_last()
     if end.error is not None:
         query.set_state(State.FAILED, end.error)

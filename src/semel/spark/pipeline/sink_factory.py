@@ -1,4 +1,4 @@
-"""The sinks of a pipeline, by its file. Each kind is imported when it is used: their libraries are extras."""
+"""Creates the sinks of a pipeline. Each kind is imported when it is used: their libraries are extras."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sink_of(pipeline: Pipeline) -> Sink:
 
 
 def needs_validation(pipeline: Pipeline) -> bool:
-    """Whether its sink may refuse single rows that were parsed (`RowValidator`): these need their message, too."""
+    """Whether its sink may refuse single parsed rows (`RowValidator`): then good rows need their message, too."""
     return isinstance(pipeline.sink, PostgresSpec | SqsSpec)
 
 

@@ -24,7 +24,7 @@ POLL: Final = 0.1
 
 
 class SparkStart:
-    """A Spark that starts in a thread of its own. A context: what nobody has asked for is ended with it."""
+    """Starts Spark in a thread of its own. At the end of the context, a Spark that nobody has asked for is ended."""
 
     def __init__(self, start: Callable[[], SparkSession]) -> None:
         self.owns_spark = running_spark() is None
@@ -43,8 +43,8 @@ class SparkStart:
             self._abandon()
 
     def session(self) -> SparkSession:
-        """Waits for it; from then on it is the caller's. Ctrl-C meanwhile is a KeyboardInterrupt."""
-        while self._thread.is_alive():  # a join without a limit would not hear of a signal
+        """Waits for the session and hands it over to the caller. Ctrl-C meanwhile raises KeyboardInterrupt."""
+        while self._thread.is_alive():  # a signal would not interrupt a join without a limit
             self._thread.join(POLL)
         if self._error is not None:
             raise self._error
@@ -55,7 +55,7 @@ class SparkStart:
     def _run(self) -> None:
         try:
             self._session = self._start()
-        except BaseException as error:  # noqa: BLE001  it is raised where the session is asked for
+        except BaseException as error:  # noqa: BLE001  `session` raises it
             self._error = error
 
     def _abandon(self) -> None:
@@ -71,13 +71,13 @@ def begin(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkSta
 
 
 def started(pipeline: Pipeline, master: str | None, cores: int | None) -> SparkSession:
-    """A session of the pipeline's own. Ctrl-C while Spark starts is a KeyboardInterrupt."""
-    with interruptible():  # Spark takes SIGINT for itself; afterwards it is ours again
+    """A session for a pipeline. Ctrl-C while Spark starts raises KeyboardInterrupt."""
+    with interruptible():  # Spark sets its own handler of SIGINT; afterwards ours is set again
         return _session_of(pipeline, master, cores)
 
 
 def started_for_app(app: str, master: str | None, cores: int | None) -> SparkSession:
-    """A session for the handlers of an app. Ctrl-C while Spark starts is a KeyboardInterrupt."""
+    """A session for the handlers of an app. Ctrl-C while Spark starts raises KeyboardInterrupt."""
     with interruptible():
         return session(f"semel {app}", master=master, cores=cores, **query_settings())
 

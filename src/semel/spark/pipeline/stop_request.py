@@ -1,8 +1,8 @@
-"""SIGTERM and SIGINT. Before a query runs, the first one ends it all, wherever it comes.
+"""SIGTERM and SIGINT. Before a query runs, the first signal ends the run at once, whenever it comes.
 
-While a query runs, the first one asks it to finish its batch and stop, the second to stop at once. A third one is the
-system's: it ends the process as if Semel had never looked. Whichever it is, nothing is lost: a batch that was not
-finished is run again by the next start.
+While a query runs, the first signal asks it to finish its batch and stop, the second one to stop at once. A third one
+has the system's default effect: it ends the process. In each case nothing is lost: a batch that was not finished is run
+again by the next start.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Stop:
             return self._asked
 
     def drain(self, seconds: float) -> float:
-        """How long a batch may still take: so many seconds, or fewer after Ctrl-C."""
+        """How many seconds a batch may still take: `seconds`, or fewer after Ctrl-C."""
         return min(seconds, INTERRUPT_DRAIN) if self.interrupted else seconds
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but not past the request to stop."""
+        """Sleep, at most until a stop is requested."""
         return self._wake.wait(seconds)
 
 
 @contextmanager
 def on_signals(stop: Stop) -> Iterator[None]:
-    """While this lasts, signals ask `stop`. Only the main thread gets signals; elsewhere this does nothing."""
+    """Within this context, signals call `stop.ask`. Only the main thread gets signals; elsewhere this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,8 +79,8 @@ def on_signals(stop: Stop) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While this lasts, signals raise KeyboardInterrupt, whatever else has asked for them, as Spark does at its start.
-    Only the main thread gets signals; elsewhere this does nothing."""
+    """Within this context, signals raise KeyboardInterrupt, even if others have set handlers, as Spark does at its
+    start. Only the main thread gets signals; elsewhere this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

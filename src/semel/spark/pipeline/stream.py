@@ -1,7 +1,7 @@
 """One start of a streaming query: it is started, watched, asked to stop, and its end is explained in one line.
 
-The rule: it ends in order. A batch in progress is finished and Spark has written that down before the query is stopped,
-unless that takes too long or somebody insists; then the next start runs the batch again.
+The rule: the query ends in order. Before it is stopped, the batch in progress is finished and Spark has recorded that,
+unless that takes too long or the user insists. In that case, the next start runs the batch again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("semel.spark")
 TICK: Final = 0.25
-WRITTEN_DOWN: Final = 5.0  # seconds for Spark to write down that a batch is done
+WRITTEN_DOWN: Final = 5.0  # seconds for Spark to record that a batch is done
 _SHUT_DOWN: Final = "SparkContext was shut down"
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """`every` in seconds; without it a batch follows the other. `available_now`: the backlog, then the end."""
+    """`every`: in seconds; without it, each batch follows at once. `available_now`: process the backlog, then end."""
 
     every: float | None = None
     available_now: bool = False
@@ -59,7 +59,7 @@ class Stream:
         self._streams: Any = None
 
     def start(self, rows: DataFrame, name: str, checkpoint: str, trigger: Trigger) -> str:
-        """The query's id."""
+        """Starts the query, and returns its id."""
         self._streams = rows.sparkSession.streams
         self._streams.addListener(self._listener)
         writer = rows.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(self.batches)
@@ -81,7 +81,7 @@ class Stream:
         return self.failed(error, stop)
 
     def failed(self, error: BaseException, stop: Stop) -> End:
-        """The error of a batch is known better from the batch than from Spark's text."""
+        """Explains an error. If a batch has failed, its own error says more than Spark's text."""
         inner = self.batches.error
         if isinstance(inner, StopAsked):
             return End(stopped=True)
@@ -91,7 +91,7 @@ class Stream:
         return End(error=explanation)
 
     def wait_for_batch(self, until: float, stop: Stop, tick: Callable[[], None]) -> None:
-        """Until the batch in progress is committed and written down, or time is up."""
+        """Wait until the batch in progress is committed and Spark has recorded that, or until the time is up."""
         while self.batches.busy and time.monotonic() < until and not stop.at_once and self.active:
             tick()
             self.batches.wait(TICK)
@@ -124,5 +124,5 @@ class Stream:
 def quietly(act: Callable[[], Any]) -> None:
     try:
         act()
-    except Exception:  # it has ended anyway; the next start goes on from what is on disk
+    except Exception:  # it has ended anyway; the next start continues from what is on disk
         log.debug("while the query was stopped", exc_info=True)

@@ -1,8 +1,8 @@
 """One pipeline on a running Spark: its sinks, its checkpoint, and its query, started again after an outage.
 
-The order keeps two promises: whatever can be refused is refused before anything is received; and the record in the
-checkpoint is written when the sinks are open and before the first batch, so that it is never ahead of what the table
-can take, nor behind what a batch has done.
+The order of the steps keeps two promises. Everything that can be refused is refused before anything is received. The
+record in the checkpoint is written after the sinks are opened and before the first batch, so that it is never ahead of
+what the table can take, nor behind what a batch has done.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PipelineQuery:
 
     @property
     def silence(self) -> float:
-        """Seconds since the query was last heard of. A batch may take its time."""
+        """Seconds since the last event of the query; 0 during a batch, which may take long."""
         stream = self.stream
         return 0.0 if stream is None or stream.batches.busy else self._silence()
 
@@ -95,8 +95,8 @@ class PipelineQuery:
         return self.progress.snapshot()
 
     def open(self) -> None:
-        """Sinks before the record: if a sink refuses, the record is still what the last run went by. May be called
-        again, after an outage."""
+        """Opens the sinks, then writes the record: if a sink refuses, the record is still that of the last run. May be
+        called again, after an outage."""
         queues.look_up(self.pipeline.source)
         if self._options.create_dlq:
             queues.create_dead_letter_queues(self.pipeline)
@@ -138,13 +138,13 @@ class PipelineQuery:
         self.status.write()
 
     def wait_for(self, outage: SemelError, pause: float) -> None:
-        """It is started again after so many seconds."""
+        """Shows that the query is started again after `pause` seconds."""
         self.progress.wait_for(str(outage), time.time() + pause)
         self.status.write()
 
     def tick(self) -> None:
-        """Called often. The source commits a batch when Spark asks for the next one; if there is none, that is read
-        here, once."""
+        """Called often. The source commits a batch when Spark asks for the next one; if there is no next
+        one, the source's totals are read here, once."""
         if self._source_due is not None and time.monotonic() >= self._source_due:
             try:
                 committed = self.log.committed()
@@ -158,7 +158,7 @@ class PipelineQuery:
         self.status.beat()
 
     def count_last(self) -> None:
-        """At the end of a run: what the last batch has received, if its source has not committed it."""
+        """Counts, at the end of a run, what the last batch has received, if the source has not committed it."""
         if self._source_due is not None:
             try:
                 self._received(source_totals(self.log))
@@ -174,8 +174,9 @@ class PipelineQuery:
                 stack.callback(self._events.close)
 
     def _agree(self) -> None:
-        """Log, progress and sinks belong together, or nothing starts. A handler's messages are still in their queue,
-        and its ledger knows what is done: there, a new query loses and repeats nothing."""
+        """Checks that log, progress and sinks belong together; otherwise nothing starts. With handlers, a new query is
+        started instead: their messages are still in the queue, and their ledger knows what is done, so that nothing is
+        lost or repeated."""
         sinks = [sink for sink in (self.sink, self.rejects) if sink is not None]
         try:
             agreement.check(self.checkpoint, self.record, self.log, sinks)
@@ -211,7 +212,7 @@ class PipelineQuery:
     def _committed(self, number: int, began: float, outcomes: Sequence[Outcome]) -> None:
         """Attempt log, totals and status, in this order: see progress/attempt_events.py."""
         if number > self.snapshot.counted:
-            self._received(self._driver_log.committed.totals)  # of the batches before this one, as the rows are
+            self._received(self._driver_log.committed.totals)  # the totals of the batches before this one
             if self._events is not None:
                 self._events.committed(number, outcomes)
         self._source_due = time.monotonic() + SOURCE_DUE
@@ -231,7 +232,7 @@ class PipelineQuery:
 
 
 def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:
-    """The record that this run goes by. A change of the file that would break exactly once is refused here."""
+    """The record for this run. A change of the file that would break exactly once is refused here."""
     from semel.spark.pipeline import compatibility
 
     former = checkpoint.record()
@@ -244,7 +245,7 @@ def recorded(pipeline: Pipeline, checkpoint: Checkpoint) -> Record:
 
 
 def source_rows(spark: SparkSession, pipeline: Pipeline, checkpoint: str, sink: Sink, query: str | None) -> DataFrame:
-    """The source, parsed, and each key once if that is wanted."""
+    """The parsed rows of the source; with dedup = "key", each key once."""
     from semel.spark.source import datasource, deduplication
 
     datasource.register(spark)

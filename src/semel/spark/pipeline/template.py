@@ -1,4 +1,4 @@
-"""The file that `semel pipeline init` writes: right as it is, with what else is possible in comments."""
+"""The file that `semel pipeline init` writes: valid as it is, with other options in comments."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ queues = ["orders"]                # names, URLs or ARNs
 {key}# ack = "sealed"                   # or "committed": delete from the queue only after the sink's commit
 # endpoint_url = "http://127.0.0.1:9324"   # the SQS in the box; AWS if not given
 # region = "eu-west-1"
-# receivers = 4                    # tasks that receive at once, each with so many threads:
+# receivers = 4                    # tasks that receive at once, each with this many threads:
 # threads = 8
 # max_messages_per_batch = 100_000
 # max_seconds_per_batch = 10
 # visibility = 120
 
 {schema}
-[rejects]                          # what does not parse or breaks a constraint, with its reason, field and body
+[rejects]                          # messages that do not parse or break a constraint, with reason, field and body
 to = "dead-letter-queue"           # the queue's own; or: queue = "bad-orders", or: table = "rejects"
 
 [sink]
 {sink}
 [trigger]
-# every = "10s"                    # a batch at most so often; without it, as fast as it goes
+# every = "10s"                    # at most one batch in this time; without it, as fast as possible
 
 [metrics]
 # health = "127.0.0.1:8080"        # serves /health and /metrics

@@ -1,10 +1,10 @@
-"""How a JSON body becomes typed fields, as texts of Spark SQL: pure, without Spark.
+"""Generates the Spark SQL by which a JSON body becomes typed fields. Pure: it does not need Spark.
 
-Spark's `from_json` alone is too kind: it takes a number for a text, "12,50" for 1250, 20240101 for a day in the year
-57385, "12:00" for today at noon, 200 for a TINYINT of -56, and 1e400 for infinity. So it reads a field as what is near
-to the text (the *wire* type), and an expression makes the *value* of it, or null. Then the rule is simple: a value that
-is null where the wire had something is of the wrong type. Nothing is bent to fit, but for a DECIMAL's digits beyond its
-scale, which are rounded as in SQL.
+Spark's `from_json` alone is too lenient: it takes a number for a text, "12,50" for 1250, 20240101 for a day in the year
+57385, "12:00" for today at noon, 200 for a TINYINT of -56, and 1e400 for infinity. So it only reads a field as a type
+close to the text (the *wire* type), and an expression turns that into the *value*, or into null. Then the rule is
+simple: if the value is null and the wire is not, the type is wrong. No value is changed to fit, except for a DECIMAL's
+digits beyond its scale, which are rounded as in SQL.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ZONED: Final = literal(rf"^{_DAY}{_CLOCK}[+-]\d{{2}}:\d{{2}}$")
 _COMPACT_ZONE: Final = literal(rf"^{_DAY}{_CLOCK}[+-]\d{{4}}$")
 _LOCAL: Final = literal(rf"^{_DAY}{_CLOCK}$")
 _DATE: Final = literal(f"^{_DAY}$")
-_SECONDS: Final = literal(r"^-?\d{9,11}$")  # from 1973 to 5138, and as far back; "2024" is none, nor are milliseconds
-_EXACT_DIGITS: Final = 15  # a number's text goes through a double, which keeps so many
+_SECONDS: Final = literal(r"^-?\d{9,11}$")  # 1973 to 5138, and as far back; not "2024", not milliseconds
+_EXACT_DIGITS: Final = 15  # a number's text goes through a double, which keeps this many
 _LARGEST: Final = {pa.float32(): "CAST('3.4028235E38' AS FLOAT)", pa.float64(): "1.7976931348623157E308D"}
-# How bodies are read: as the standard has JSON, and with a column `c` for what could not be read.
+# How bodies are read: as standard JSON, with a column `c` for text that could not be read.
 OPTIONS: Final = (
     "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', 'c', 'allowSingleQuotes', 'false', "
     "'allowNonNumericNumbers', 'false')"
@@ -47,12 +47,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`any_as_text`: a STRING takes any JSON value, as its text."""
+    """`any_as_text`: a STRING accepts any JSON value, as text."""
 
     any_as_text: bool = False
 
     def type(self, kind: pa.DataType) -> str:
-        """What `from_json` is to read."""
+        """The type as which `from_json` reads a field."""
         if types.is_struct(kind):
             return f"STRUCT<{self.fields(kind)}>"
         if types.is_list(kind):
@@ -85,7 +85,7 @@ class Wire:
         return _scalar(kind, wire)
 
     def _converts(self, kind: pa.DataType) -> bool:
-        """Whether the value is not simply what the wire has."""
+        """Whether the value differs from the wire."""
         if types.is_struct(kind):
             return any(self._converts(field.type) for field in kind)
         if types.is_list(kind):
@@ -95,7 +95,7 @@ class Wire:
         return kind in _LARGEST or self.type(kind) != sql_type(kind)
 
     def problems(self, field: pa.Field, wire: str, value: str, path: str, there: str = "true") -> Iterator[Problem]:
-        """What can be wrong with a field's value once it is read; `there` says that the object it is in is there."""
+        """What can be wrong with a field's value once it is read. `there`: the condition that its object exists."""
         yield from self._wrong(field.type, wire, value, path)
         if not field.nullable:
             yield Problem(f"{there} AND {value} IS NULL", "missing", literal(path))
@@ -128,7 +128,8 @@ class Wire:
     # Why `from_json` could not read a body.
 
     def broken(self, fields: Iterable[pa.Field], wire: str, texts: str, inside: str = "") -> Iterator[Problem]:
-        """The field that could not be read: null in `wire`, and there in `texts`: the same object as names to texts."""
+        """The field that could not be read: null in `wire`, but not in `texts`, a map of the same object's names to
+        texts."""
         for field in fields:
             kind, path, name = field.type, f"{inside}{field.name}", quoted(field.name)
             text = f"{texts}[{literal(field.name)}]"
@@ -136,7 +137,7 @@ class Wire:
             if types.is_string(kind):
                 yield Problem(f"{lost} AND NOT startswith({text}, '{{')", "not Unicode", literal(path))
             yield Problem(lost, _wrong_type(kind), literal(path))
-            if types.is_list(kind) or types.is_map(kind):  # with a wrong element it may be there in part
+            if types.is_list(kind) or types.is_map(kind):  # with a wrong element, a part of it may have been read
                 schema = literal(f"v {self.type(kind)}, c STRING")
                 alone = f"from_json(concat('{{\"v\":', {text}, '}}'), {schema}, {OPTIONS})"
                 yield Problem(f"{alone}.c IS NOT NULL", _wrong_type(kind), literal(path))
@@ -181,7 +182,7 @@ def _wrong_type(kind: pa.DataType) -> str:
 
 
 def _variable(outside: str) -> str:
-    """A name for a lambda's variable that none around it has."""
+    """A name for a lambda's variable that no lambda around it uses."""
     return f"_semel_x{outside.count('_semel_x')}"
 
 
@@ -203,8 +204,8 @@ def _scalar(kind: pa.DataType, wire: str) -> str:
 
 def _timestamp(wire: str) -> str:
     """Without a zone it is UTC; a whole number is seconds since 1970."""
-    # Most end in Z. The comparisons are a third of a regular expression's cost, and see to it that there is a date:
-    # Spark takes a time alone for one of today.
+    # Most texts end in Z. The comparisons cost a third of a regular expression, and make sure that there is a date:
+    # Spark takes a time alone for a time of today.
     usual = f"endswith({wire}, 'Z') AND length({wire}) > 19 AND substr({wire}, 5, 1) = '-' AND {wire} > '0001'"
     with_colon = f"concat(left({wire}, length({wire}) - 2), ':', right({wire}, 2))"
     return (
@@ -218,7 +219,7 @@ def _timestamp(wire: str) -> str:
 
 
 def _decimal(kind: pa.DataType, wire: str) -> str:
-    """From a number, or from a text that is one: money is often sent so."""
+    """From a number, or from a text that is a number: money is often sent that way."""
     name, json_type, text = sql_type(kind), f"schema_of_variant({wire})", f"try_cast({wire} AS STRING)"
     if kind.precision <= _EXACT_DIGITS:
         return f"try_cast({wire} AS {name})"

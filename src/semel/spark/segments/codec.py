@@ -2,8 +2,8 @@
 
     Arrow IPC stream · blake2b-128 of it · its length, 8 bytes · "SEMELSG1"
 
-The rule: a segment is read whole and verified before a row of it is given to anybody. What was cut short or has a
-flipped bit is an error, never fewer or other rows.
+The rule: a segment is read completely and verified before any of its rows is given out. A truncated file or a flipped
+bit is an error; it never leads to fewer or different rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAGIC: Final = b"SEMELSG1"
 _DIGEST: Final = 16
 _TRAILER: Final = _DIGEST + 8 + len(MAGIC)
 _META: Final = b"semel"
-# With so little, handing it to Arrow's threads takes longer than the work itself.
+# Up to these sizes, handing the work to Arrow's threads takes longer than the work itself.
 _FEW_ROWS: Final = 1_000
 _FEW_BYTES: Final = 1 << 18
 
@@ -40,12 +40,12 @@ class SegmentDamaged(SemelError):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """About a segment: `attempt` names the attempt that sealed it; with `last` the task has no further one."""
+    """The metadata of a segment. `attempt`: the attempt that sealed it. `last`: it is the last segment of its task."""
 
     queue: str
     attempt: str
     last: bool
-    hidden_until: float  # seconds since 1970 by SQS's clock: until then its receipts are good; 0 if that is not known
+    hidden_until: float  # seconds since 1970 by SQS's clock: its receipts are valid until then; 0 if not known
 
 
 def encode(table: pa.Table, meta: Meta) -> bytes:
@@ -59,7 +59,8 @@ def encode(table: pa.Table, meta: Meta) -> bytes:
 
 
 def decode(data: bytes, where: str) -> tuple[Meta, pa.Table]:
-    """What is in a sealed segment: about it, and its messages as an Arrow table. Raises SegmentDamaged.
+    """Decodes a sealed segment into its metadata and its messages, an Arrow table. Raises SegmentDamaged, which names
+    it as `where`.
 
     >>> from pathlib import Path
     >>> from semel.spark import decode_segment

@@ -1,7 +1,7 @@
 """The values of the segment log: a segment's identity and acknowledgement, a batch's content, and the totals.
 
-The rule: a name is a value's identity. The name of an ack carries the attempt that sealed its segment, so that a list
-of names says what a batch is made of, and all writers of one ack write the same name.
+The rule: a file is identified by its name. The name of an ack contains the attempt that sealed the segment. So a list
+of names says what a batch is made of, and all writers of an ack write the same name.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def task_count(plan: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """What one list of a batch's folder says. `acked`: the attempt that sealed each segment that has an ack.
-    `replaced`: segments that have acks of several: the first one is gone, and another attempt has sealed its name."""
+    """The files of a batch, from one listing of its folder. `acked`: for each segment with an ack, the attempt that
+    sealed it. `replaced`: segments with acks of several attempts: the first segment is gone, and another attempt has
+    sealed one under the same name."""
 
     names: tuple[str, ...]
     sealed: tuple[SegmentId, ...]
@@ -95,13 +96,13 @@ class BatchFiles:
 
     @property
     def all(self) -> list[SegmentId]:
-        """Every segment there is, or was: an ack is proof of one."""
+        """Every segment that exists or existed: an ack proves that there was one."""
         return sorted({*self.sealed, *self.acked})
 
     @property
     def gaps(self) -> dict[SegmentId, range]:
-        """Parts of which nothing is left, not even an ack, by the part that follows them: it proves that they were
-        there. A range, as the number in a name may be anything."""
+        """Parts of which nothing is left, not even an ack, by the next part that is left: it proves that they existed.
+        They are a range, because the part number in a file name may be huge."""
         gaps: dict[SegmentId, range] = {}
         task, missing = -1, 0
         for segment_id in self.all:
@@ -113,16 +114,16 @@ class BatchFiles:
         return gaps
 
     def attempts(self, segment_id: SegmentId) -> tuple[str, ...]:
-        """Those that have an ack: one, or several of a segment that was replaced."""
+        """The attempts that have an ack of this segment; several if the segment was replaced."""
         acked = (self.acked[segment_id],) if segment_id in self.acked else ()
         return self.replaced.get(segment_id, acked)
 
     def is_replaced(self, segment: Sealed) -> bool:
-        """Whether it was sealed under the name of one that is gone: there is an ack of another attempt."""
+        """Whether an earlier segment had this name and is gone: then there is an ack of another attempt."""
         return any(attempt != segment.meta.attempt for attempt in self.attempts(segment.segment_id))
 
     def unplanned(self, tasks: int) -> list[SegmentId]:
-        """Those that a plan with so many tasks does not have: attempts of another plan have sealed them."""
+        """Segments of tasks that a plan with `tasks` tasks does not have: they were sealed under another plan."""
         return [segment_id for segment_id in self.all if segment_id.task >= tasks]
 
 
@@ -143,12 +144,12 @@ class Sealed:
 class SegmentAck:
     """What became of a segment's messages in the queue.
 
-    `received`: deliveries; `rows`: of them, what was sealed. `redelivered`: recognised as sealed before; `in_ledger`:
-    done according to the ledger; `duplicates`: delivered twice to one task. `unconfirmed`: ids whose delete was not
-    confirmed, with the time they were sent; `confirmed`: ids of earlier segments that came back and are deleted now.
-    `refused`: sealed, but another has their keys in the ledger by now; they are neither given out nor deleted.
-    `deleted` is false while that is to be done. `backlog`: rows that were sent before an AvailableNow query began.
-    `attempt`: who sealed the segment.
+    `received`: number of deliveries; `rows`: how many of them were sealed. `redelivered`: recognised as sealed before;
+    `in_ledger`: done according to the ledger; `duplicates`: delivered twice to one task. `unconfirmed`: ids whose
+    delete is not confirmed, with the times they were sent; `confirmed`: ids from earlier segments that came back and
+    are now deleted. `refused`: ids that were sealed, but whose keys another worker has claimed since; they are neither
+    given out nor deleted. `deleted`: false until the deletes were tried. `backlog`: rows that were sent before an
+    AvailableNow query began. `attempt`: the attempt that sealed the segment.
     """
 
     queue: str
@@ -166,13 +167,13 @@ class SegmentAck:
     attempt: str = ""
 
     def without(self, returned: Collection[str]) -> SegmentAck:
-        """These are to come back, so their deletes are not in doubt: there are none."""
+        """Without unconfirmed deletes of these messages: they are returned to their queue, and not deleted."""
         return replace(self, unconfirmed={id_: at for id_, at in self.unconfirmed.items() if id_ not in returned})
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """A batch of a segment log. It is known before its tasks run, and a reset does not change it."""
+    """A batch, by its number in a segment log. It is known before the tasks run, and a reset does not change it."""
 
     log: str
     number: int
@@ -186,7 +187,8 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a batch is made of: it names the batch to a sink, and no other batch of any log has the same name."""
+    """The segments that a batch is made of, as a name: it identifies the batch in a sink, and is unique over all
+    logs."""
 
     log: str
     batch: int
@@ -201,7 +203,7 @@ class Content:
 
     @classmethod
     def of(cls, log: str, batch: int, attempts: Mapping[SegmentId, str]) -> Content:
-        digest = blake2b(digest_size=7)  # 56 bits: some sinks can keep no more than a whole number
+        digest = blake2b(digest_size=7)  # 56 bits: some sinks can store only an integer
         for segment_id, attempt in sorted(attempts.items()):
             digest.update(f"{segment_id.task}/{segment_id.part}/{attempt}\n".encode())
         return cls(log, batch, digest.hexdigest())
@@ -215,7 +217,7 @@ class Content:
 
 @dataclass(slots=True)
 class Totals:
-    """What the committed batches came to."""
+    """Counts over all committed batches."""
 
     batches: int = 0
     received: int = 0
@@ -236,7 +238,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Batches up to `through` are committed; `totals` is what they came to."""
+    """Batches up to `through` are committed; `totals` counts them."""
 
     through: int = 0
     totals: Totals = field(default_factory=Totals)

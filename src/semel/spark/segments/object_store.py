@@ -1,8 +1,8 @@
-"""A prefix in a bucket: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage; through obstore.
+"""A prefix in a bucket of S3 or a compatible service, Google Cloud Storage or Azure Blob Storage, through obstore.
 
-Races are decided by the service's conditional write. A store that ignores the condition is found out when the log is
-made, by trying. A call that is not answered fails within the store's patience, all its tries together: who seals a
-segment has no more time than that before its messages are given to others.
+The service's conditional write decides races. When a log is created, a test write finds out whether the store ignores
+the condition. A call without an answer fails within the store's patience, with all its retries: whoever seals a segment
+has no more time than that before SQS delivers its messages to others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from semel.sqs.errors import SqsError
 
 SCHEMES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "az": "abfss", "abfs": "abfss", "abfss": "abfss"}
 _TRIES: Final = 5
-_CREDENTIALS_LIVE: Final = timedelta(minutes=5)  # botocore renews them earlier than that before their end
+_CREDENTIALS_LIVE: Final = timedelta(minutes=5)  # botocore renews credentials earlier than this before they expire
 _GRANTS: Final = {
     "s3": "s3:PutObject, s3:GetObject and s3:DeleteObject on its objects and s3:ListBucket",
     "gs": "the role Storage Object User (roles/storage.objectUser)",
@@ -45,7 +45,7 @@ _PASSING: Final = re.compile(r"status code: (5\d\d|408|409|429)|InternalError|Sl
 
 
 class ObjectStore:
-    """Credentials, region and endpoint of S3 as boto3 finds them; those of the others as object_store finds them."""
+    """For S3, credentials, region and endpoint are looked up as boto3 does; for the others, as object_store does."""
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
         scheme, _, address = url.partition("://")
@@ -74,11 +74,12 @@ class ObjectStore:
         return f"{self._scheme}://{bucket}/{self._prefix}".rstrip("/")
 
     @property
-    def spark_url(self) -> str:  # Hadoop's connectors have the scheme s3a
+    def spark_url(self) -> str:  # Hadoop's connectors use the scheme s3a
         return re.sub("^s3:", "s3a:", self.url)
 
     def check(self) -> None:
-        """That the second put of a name is refused. What is there afterwards counts: an answer may have been lost."""
+        """Checks that a second put of a name is refused. The content afterwards decides, as an answer may have been
+        lost."""
         name, first, second = f"check/{uuid4().hex}", b"1", b"2"
         self.put_if_absent(name, first)
         replaced = self.put_if_absent(name, second) or self.read(name) != first
@@ -110,7 +111,8 @@ class ObjectStore:
 
     def names_with(self, prefix: str) -> list[str]:
         def listed(store: Any) -> list[str]:
-            """The store lists in the order of the names, and can begin after one; its own prefixes end at a slash."""
+            """Stores list in the order of names, from any name on. A prefix of theirs must end at a slash, ours need
+            not."""
             names = (entry["path"] for page in obstore.list(store, offset=prefix) for entry in page)
             return list(takewhile(lambda name: name.startswith(prefix), names))
 
@@ -124,8 +126,8 @@ class ObjectStore:
     def _call(
         self, operation: str, name: str, request: Callable[[Any], Any], expected: type[Exception] | None = None
     ) -> Any:
-        """None: it ended with the error that is expected. All tries are made here: obstore does not repeat a create
-        whose answer was lost, and it takes S3's "two writes at once, try again" for "the name exists"."""
+        """Returns None if it ended with the `expected` error. All retries are made here: obstore does not repeat a
+        create whose answer was lost, and it takes S3's "two writes at once, try again" for "the name exists"."""
         timeout = self._patience / 3
         last_start = time.monotonic() + self._patience - timeout
         store, attempt = self._store(timeout), 0
@@ -153,7 +155,7 @@ class ObjectStore:
             if "TimedOut" in said
             else said.partition("\n")[0].rpartition(" - ")[2]
         )
-        cause = re.sub(r"\?\S+", "", cause)  # a query may have a signature in it
+        cause = re.sub(r"\?\S+", "", cause)  # the query of a URL may contain a signature
         reason = f"{operation} of {self.url}/{name} failed: {code or 'no answer'}: {cause}"
         if code in _NO_BUCKET:
             return StorageError(f"{self.url}: there is no bucket {self._bucket}: create it, or name another one")
@@ -188,7 +190,7 @@ class ObjectStore:
 def open_s3(
     bucket: str, options: dict[str, Any], *, region: str | None = None, endpoint_url: str | None = None
 ) -> S3Store:
-    """As boto3 would reach it: profiles, roles, AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE."""
+    """Opens a bucket as boto3 would: profiles, roles, AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE."""
     session = new_session(None)
     region = region or session.get_config_variable("region") or "us-east-1"
     configured = (
@@ -209,7 +211,7 @@ def open_s3(
         pair = {"access_key_id": keys.access_key, "secret_access_key": keys.secret_key}
         return pair | {"token": keys.token, "expires_at": expires}
 
-    provide()  # that there are any is known from the start; one that cannot be renewed later is an outage
+    provide()  # fails at once if there are no credentials; if they cannot be renewed later, that is an outage
     return S3Store(
         bucket,
         endpoint=endpoint,
@@ -224,13 +226,13 @@ def open_s3(
 def _delete(store: Any, paths: list[str]) -> None:
     try:
         obstore.delete(store, paths)
-    except FileNotFoundError:  # one of them was not there, which is an error everywhere but in S3
+    except FileNotFoundError:  # one of them does not exist, which is an error everywhere but in S3
         for path in paths:
             with suppress(FileNotFoundError):
                 obstore.delete(store, path)
 
 
 def _code(error: Exception) -> str:
-    """The service's own code, else the HTTP status, else nothing."""
+    """The service's own error code, else the HTTP status, else an empty text."""
     match = _CODE.search(str(error)) or _STATUS.search(str(error))
     return match[1] if match else ""

@@ -1,27 +1,29 @@
 """The segment log: which segments exist, which of them are acknowledged, and which batches are committed.
 
-    log.json                      who this log is, of which queues, and which query it belongs to
+    log.json                      the id of this log, its queues, and the query that it belongs to
     b0000000007/plan.json         the end of batch 7 as its query planned it: which tasks it has
     b0000000007/t0001-p00000.seg  the first part of what task 1 of batch 7 received
     b0000000007/t0001-p00000.<attempt>.ack   what became of its messages in the queue; <attempt> has sealed it
     b0000000007/sink.json         a pipeline's sink has committed batch 7, made of these segments
-    commits/0000000006.json       batches up to 6 are committed, with what they came to, and messages of theirs whose
-                                  delete was not confirmed; the newest counts
-    returned/0000000006.json      ack=committed: messages that the sink's batch 6 has not finished and gives back
+    commits/0000000006.json       batches up to 6 are committed: their totals, and their unconfirmed deletes; only the
+                                  newest file counts
+    returned/0000000006.json      ack=committed: messages that the sink's batch 6 has not finished and returns
 
 The rules:
-1. The parts of a task are a log of their own: to seal part p, one has won or read part p - 1, and it was not the last.
-2. A batch is committed by a put-if-absent of its own name under commits/, then its files are dropped: of two drivers,
-   one decides what is remembered of it, and a late one can take nothing back. Whoever seals lists commits/ afterwards:
-   if the batch is committed by then, its name was free only because it had been dropped, and the seal is taken back.
-3. A batch has one plan, sealed before its first task is started, with an id that no other plan has. Whoever finds
-   another plan than its own is another query, or has another checkpoint, and stops. A task that does not find the plan
-   of its batch does not see the driver's log, and stops, too.
+1. The parts of a task are a log of their own: an attempt seals part p only after it has sealed or read part p - 1, and
+   only if that was not the last one.
+2. A batch is committed by a put-if-absent of its own name under commits/. Then its files are dropped. So only one of
+   two drivers decides what is recorded of the batch, and a late driver cannot undo it. Whoever seals a segment lists
+   commits/ afterwards: if the batch is committed by then, the segment's name was free only because the first one had
+   been dropped, and the new segment is deleted.
+3. A batch has one plan, with a unique id, which is sealed before the first task starts. A driver that finds another
+   plan than its own is another query, or has another checkpoint, and stops. A task that does not find the plan of its
+   batch does not see the driver's log, and stops, too.
 4. A batch is planned when the one before it is committed: the batch in progress is the one after the last committed.
-5. A pipeline's batch is committed here only after its sink has it, whatever Spark's progress says: that can be an
-   older copy, or written by a driver that was replaced.
-6. An ack without its segment is damage: what was in it is in no queue any more. So is a segment with the acks of two
-   attempts: the one that was acknowledged first is gone.
+5. A pipeline's batch is committed here only after its sink has committed it, whatever Spark's progress says: that can
+   be an older copy, or written by a driver that was replaced.
+6. An ack without its segment is damage: its messages are in no queue any more. So is a segment with acks of two
+   attempts: the segment that was acknowledged first is gone.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ from semel.spark.segments.storage import Store, open_store
 Read = TypeVar("Read")
 Unconfirmed = Mapping[str, Mapping[str, int]]
 
-FORMAT: Final = 4  # 1 had no plans, 2 other names; 3 had committed.json and unconfirmed.json in place of commits/
+FORMAT: Final = 4  # 1 had no plans; 2 had other names; 3 had committed.json and unconfirmed.json, not commits/
 _READABLE: Final = (3, FORMAT)
 IDENTITY: Final = "log.json"
 PLAN: Final = "plan.json"
@@ -83,7 +85,7 @@ class BatchAlreadyCommitted(LogError):
 
 
 def way_out(owner: str | None) -> str:
-    """What is safe when log and checkpoint do not belong together. Queries with a name are those of pipelines."""
+    """What is safe to do if log and checkpoint do not belong together. Only queries of pipelines have a name."""
     if owner is not None:
         return "`semel pipeline reset FILE` goes on from what the log and the table have, and says what that means"
     return (
@@ -94,7 +96,7 @@ def way_out(owner: str | None) -> str:
 
 
 def counts(url: str) -> Totals:
-    """What the committed batches of a log came to."""
+    """The totals of the committed batches of a log."""
     return SegmentLog(open_store(url)).committed().totals
 
 
@@ -121,7 +123,8 @@ class SegmentLog:
         self._id: str | None = None
 
     def _read(self, name: str, kind: type[Read]) -> Read | None:
-        """What a small file of the log says; None if it is not there. Half of it, or another type, is damage."""
+        """The content of a small file of the log; None if it does not exist. An incomplete or different one is
+        damage."""
         data = self.store.read(name)
         try:
             return None if data is None else msgspec.json.decode(data, type=kind)
@@ -142,14 +145,14 @@ class SegmentLog:
 
     @property
     def id(self) -> str:
-        """Read once; empty while there is no log."""
+        """The log's id, read once; empty while there is no log."""
         if self._id is None:
             identity = self.identity()
             self._id = None if identity is None else identity["id"]
         return self._id or ""
 
     def create(self, queues: tuple[str, ...], owner: str | None = None) -> dict[str, Any]:
-        """The log's identity; made if there is none. `owner`: the query that it belongs to, where that has a name."""
+        """The log's identity; created if there is none. `owner`: the query that it belongs to, if that has a name."""
         check = getattr(self.store, "check", None)
         if self.store.read(IDENTITY) is None:
             if check is not None:
@@ -162,7 +165,7 @@ class SegmentLog:
         return identity
 
     def check(self, log_id: str, queues: tuple[str, ...], owner: str | None = None) -> None:
-        """That an offset's log is this one and its query's, and that no queue is missing."""
+        """Checks that an offset belongs to this log, and the log to this query, and that no queue is missing."""
         identity = self.identity()
         if identity is None or identity["id"] != log_id:
             there = "is empty or was removed" if identity is None else f"holds another log ({identity['id']})"
@@ -182,14 +185,14 @@ class SegmentLog:
             self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "queues": list(queues)}))
 
     def hand_over(self, owner: str) -> None:
-        """From now on the log is this query's; its former owner can plan no batch any more."""
+        """Gives the log to this query. From now on its former owner cannot plan batches."""
         identity = self.identity()
         if identity is None:
             raise LogError(f"the segment log {self.store.url} is empty or was removed meanwhile. Run the reset again")
         self.store.put(IDENTITY, orjson.dumps({**identity, "format": FORMAT, "owner": owner}))
 
     def check_owner(self, owner: str | None) -> None:
-        """That the log was not handed over meanwhile."""
+        """Checks that the log was not given to another query meanwhile."""
         identity = self.identity()
         if identity is not None:
             self._check_owner(identity, owner)
@@ -223,7 +226,7 @@ class SegmentLog:
         return plan
 
     def seal_plan(self, end: Mapping[str, Any], owner: str | None = None) -> None:
-        """Before a batch's first task: from now on it has this plan and no other. Sealing it again is fine."""
+        """Called before a batch's first task: from now on the batch has this plan and no other. Idempotent."""
         batch = end["batch"]
         name = f"{folder(batch)}/{PLAN}"
         won = self.store.put_if_absent(name, orjson.dumps(end))
@@ -251,7 +254,7 @@ class SegmentLog:
         )
 
     def begun(self) -> list[int]:
-        """Batches that have files, committed or not. Lists the whole log."""
+        """The numbers of batches that have files, committed or not. Lists the whole log."""
         return sorted({int(match["batch"]) for name in self.store.names() if (match := _BATCH.match(name))})
 
     # Segments and their acknowledgements.
@@ -267,14 +270,15 @@ class SegmentLog:
         return Sealed(segment_id, meta, table)
 
     def seal(self, segment_id: SegmentId, table: pa.Table, meta: Meta) -> Sealed:
-        """What is sealed as this segment from now on: this, or what another attempt has sealed before."""
+        """Seals a segment. Returns the one that is sealed from now on: this one, or that of an attempt that was
+        first."""
         won = self.store.put_if_absent(segment_id.name, codec.encode(table, meta))
         winner = Sealed(segment_id, meta, table) if won else self.read(segment_id)
         if self.through() >= segment_id.batch:
             if won:
                 self.store.delete([segment_id.name])
             winner = None
-        if winner is None:  # the batch was committed, and perhaps dropped, meanwhile
+        if winner is None:  # meanwhile the batch was committed, and perhaps dropped
             raise BatchAlreadyCommitted(
                 f"batch {segment_id.batch} of {self.store.url} was committed by another attempt"
             )
@@ -291,14 +295,14 @@ class SegmentLog:
         self.store.put(segment_id.ack_name(ack.attempt), orjson.dumps(asdict(ack)))
 
     def read_ack(self, segment_id: SegmentId, attempt: str | None = None) -> SegmentAck | None:
-        """`attempt`: who sealed the segment; the batch is listed if that is not known."""
+        """`attempt`: the attempt that sealed the segment. If it is not given, the batch is listed to find it."""
         if attempt is None:
             attempt = self.files(segment_id.batch).acked.get(segment_id)
         return None if attempt is None else self._read(segment_id.ack_name(attempt), SegmentAck)
 
     def content(self, batch: int) -> Content:
-        """What is sealed of a batch, as a name for it; the same whenever its tasks have run. One list; a segment is
-        read only if it has no ack."""
+        """The segments of a batch, as its content; the same after each run of its tasks. Makes one listing, and reads
+        only segments without an ack."""
         return self.content_of(batch, self.plan(batch), self.files(batch))
 
     def content_of(self, batch: int, plan: Mapping[str, Any] | None, files: BatchFiles) -> Content:
@@ -321,21 +325,21 @@ class SegmentLog:
     # What the sink has.
 
     def record_sink_commit(self, content: str) -> None:
-        """The sink has the batch that is made of this. Recording it again is fine."""
+        """Records that the sink has the batch with this content. Idempotent."""
         batch = Content.parse(content)
         if batch is not None:
             self.store.put(f"{folder(batch.batch)}/{SINK}", orjson.dumps({"content": content}))
 
     def in_sink(self, batch: int) -> str | None:
-        """What the sink has as this batch; None if nobody has recorded that it has it."""
+        """The content that the sink has as this batch; None if it is not recorded that the sink has the batch."""
         record = self._read(f"{folder(batch)}/{SINK}", dict[str, str])
         return None if record is None else record.get("content", "")
 
     # What goes back to its queue.
 
     def give_back(self, number: int, until: Mapping[str, float]) -> None:
-        """By message id: what the sink's batch of this number, which it has committed, leaves in the queue, and until
-        when it is to stay hidden. It replaces what earlier batches have left there."""
+        """Records the messages that the sink's committed batch with this number leaves in the queue: until when each is
+        to stay hidden, by message id. Replaces the records of earlier batches."""
         own = f"{RETURNED}/{number:010d}.json"
         if until:
             self.store.put(own, orjson.dumps(until))
@@ -359,11 +363,11 @@ class SegmentLog:
         return self._former_commit() if commit is None else commit.committed
 
     def unconfirmed_deletes(self) -> Unconfirmed:
-        """By queue: the ids that may come back although they were given out, with the time they were sent (ms)."""
+        """By queue: ids of messages that were given out and may come back, with the times they were sent (ms)."""
         return self.last_commit()[1]
 
     def last_commit(self) -> tuple[Committed, Unconfirmed]:
-        """What is committed, and the unconfirmed deletes, both as the same driver has left them."""
+        """What is committed, and the unconfirmed deletes, both as written by the same driver."""
         commit = self._last_commit()
         if commit is not None:
             return commit.committed, commit.unconfirmed
@@ -377,19 +381,19 @@ class SegmentLog:
         return None
 
     def _former_commit(self) -> Committed:
-        """Of a log of format 3 that has no commit of this format yet; of a new log: nothing."""
+        """The commit of a log of format 3 that has none in this format yet. For a new log: batch 0."""
         commit = self._read(FORMER_COMMITTED, _Commit)
         return Committed() if commit is None else commit.committed
 
     def finish(self, committed: Committed, unconfirmed: Unconfirmed | None, names: tuple[str, ...]) -> bool:
-        """Batches are committed: keep what must be remembered of them, then drop their files (`names`).
-        `unconfirmed`: None if it is as before. False: another driver has done so, and what it has kept counts."""
+        """Commits batches: records their totals and the unconfirmed deletes, then drops their files (`names`).
+        `unconfirmed`: None if unchanged. Returns False if another driver was first; then its record counts."""
         if unconfirmed is None:
             unconfirmed = self.unconfirmed_deletes()
         own = f"{COMMITS}/{committed.through:010d}.json"
         totals = asdict(committed.totals)
         data = orjson.dumps({"through": committed.through, "totals": totals, "unconfirmed": unconfirmed})
-        # If it is there already, this very call may have made it: an answer was lost, and the call repeated.
+        # If it exists already, this call may have created it: an answer was lost, and the call was repeated.
         ours = self.store.put_if_absent(own, data) or self.store.read(own) == data
         commits = self.store.names(COMMITS)
         newest = max([own, *commits])

@@ -1,7 +1,7 @@
 """Where the segment log is kept: a folder on a file system, or a prefix in a bucket.
 
-The rule: `put_if_absent` decides a race. Of all that put the same name, exactly one gets True, and whoever reads the
-name sees that one's bytes, whole. A store that cannot promise this is refused.
+The rule: `put_if_absent` decides races. Exactly one of several puts of the same name returns True, and every reader of
+the name sees the complete bytes of that put. A store that cannot promise this is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WHERE: Final = (
 )
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _PASSING: Final = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN)
-_DROPPED: Final = 10  # a folder may be dropped while a file is put into it, but not that often
+_DROPPED: Final = 10  # a folder may be dropped while a file is written to it, but not more often than this
 
 
 class StorageError(SemelError):
@@ -33,8 +33,8 @@ class StorageError(SemelError):
 
 
 class StoragePermissionDenied(StorageError, PermissionDenied):
-    """The credentials are wrong, or do not allow to read and write in the folder. Allow reading, writing and listing in
-    the folder."""
+    """The credentials are wrong, or do not allow reading and writing in the folder. Allow reading, writing and listing
+    in the folder."""
 
 
 class StorageUnavailable(StorageError, Unavailable):
@@ -49,12 +49,12 @@ class Store(Protocol):
 
     @property
     def spark_url(self) -> str:
-        """The address as Spark wants it."""
+        """The address in the form that Spark expects."""
 
     def put(self, name: str, data: bytes) -> None: ...
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """False: the name exists. This very call may have made it, if an answer was lost and the call repeated."""
+        """False: the name exists. This call itself may have created it, if an answer was lost and the call repeated."""
 
     def read(self, name: str) -> bytes | None: ...
 
@@ -62,15 +62,15 @@ class Store(Protocol):
         """The names under a folder, at any depth, in order."""
 
     def names_with(self, prefix: str) -> list[str]:
-        """The names that begin with this. It costs what these are, and not what else there is."""
+        """The names that begin with `prefix`. The cost depends on these names only, not on all that exist."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """A name that is not there counts as deleted."""
+        """A name that does not exist counts as deleted."""
 
 
 def open_store(url: str, patience: float = PATIENCE) -> Store:
-    """The store at a path or an address. Nothing is made before it is used. `patience`: a call that an object store
-    does not answer fails after so many seconds."""
+    """The store at a path or an address. Nothing is created before it is used. `patience`: after how many seconds a
+    call fails that an object store does not answer."""
     if "\0" in url:
         raise StorageError(f"{url!r}: no file can have such a name. Give {WHERE}")
     scheme, separator, _ = url.partition("://")
@@ -92,8 +92,8 @@ def _path(url: str) -> str:
 
 
 class LocalStore:
-    """A folder. Hard links decide races, on network file systems too. Files are synced, and every folder on the way to
-    them: a file is nowhere if its folder is not."""
+    """A folder. Hard links decide races, on network file systems too. Files are synced, and so is every folder above
+    them: without its folder, a file would be lost."""
 
     def __init__(self, path: str) -> None:
         self.root = Path(path)
@@ -148,11 +148,11 @@ class LocalStore:
         for folder in folders - {self.root}:
             for left in folder.glob(f"{TEMPORARY}*"):
                 left.unlink(missing_ok=True)
-            with suppress(OSError):  # somebody has put a file into it
+            with suppress(OSError):  # it is not empty: somebody has written a file meanwhile
                 folder.rmdir()
 
     def _write(self, name: str, data: bytes, move: Callable[[Path, Path], None]) -> bool:
-        """False: `move` does not replace, and the name exists."""
+        """Returns False if the name exists and `move` does not replace files."""
         target = self.root / name
         temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
         top = self.root
@@ -172,12 +172,12 @@ class LocalStore:
                         f"{self.root} is on a file system without hard links, which decide who seals a segment: "
                         "keep the segment log on another file system or in a bucket"
                     ) from error
-                if not (isinstance(error, FileNotFoundError) and left):  # else: its folder was dropped meanwhile
+                if not (isinstance(error, FileNotFoundError) and left):  # else its folder was dropped meanwhile
                     raise self._failed(name, error) from error
             finally:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
-        # All of them, also if another has made them: whether it came to sync them, nobody knows.
+        # All folders, also those that another process has created: it may not have synced them yet.
         for folder in target.parents:
             _sync_folder(folder)
             if folder == top:

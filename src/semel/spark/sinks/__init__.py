@@ -1,6 +1,6 @@
-"""Where a pipeline's rows end up: one module or package a sink, all of them with the contract of `contract`.
+"""Where a pipeline's rows end up: one module or package for each sink. All follow the contract in contract.py.
 
-A sink is loaded when it is asked for, as each may need a library that is an extra.
+A sink is loaded on first use, because it may need a library that is an extra.
 """
 
 from __future__ import annotations

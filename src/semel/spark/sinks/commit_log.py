@@ -1,6 +1,6 @@
-"""The last batch that is committed, for sinks without transactions: a small file for each batch, and the newest counts.
+"""Records the last committed batch, for sinks without transactions: a small file for each batch; the newest one counts.
 
-The rule: a driver that comes late takes nothing back. What it writes is the file of an older batch, which nobody reads.
+The rule: a late driver cannot undo anything. It writes the file of an older batch, which nobody reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from semel.spark.sinks.contract import Commit, MicroBatch
 
 
 class CommitLog:
-    """`former`: the one file that an earlier version has written instead."""
+    """`former`: the single file that earlier versions have written instead."""
 
     def __init__(self, store: Store, folder: str, *, former: str = "") -> None:
         self._store = store
@@ -22,7 +22,7 @@ class CommitLog:
     def last(self) -> Commit | None:
         while names := self._store.names(self._folder):
             content = self._store.read(names[-1])
-            if content is not None:  # else there is a newer one by now
+            if content is not None:  # else it was dropped, and there is a newer one
                 return Commit(int(names[-1].rpartition("/")[2]), content.decode())
         return self._last_of_former()
 

@@ -1,8 +1,8 @@
 """The contract of a sink: the driver opens it and commits batches, tasks on the executors write.
 
-The rule: whatever is replayed, retried, run twice at once or resumed late, the rows of a batch are in the table once.
-A task's write shows nothing yet, or the same rows as every other write of that task. `commit` may be called again, also
-with the results of another run of the batch.
+The rule: the rows of a batch are in the table once, even if tasks or batches are replayed, retried, run twice at once
+or resumed late. What a task writes is not visible yet, or it is the same as what every other attempt of that task
+writes. `commit` may be called again, also with the results of another run of the batch.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class SinkError(SemelError):
 
 
 class SinkPermissionDenied(SinkError, PermissionDenied):
-    """The credentials are wrong, or do not allow to write to the table. Allow writing to the table."""
+    """The credentials are wrong, or do not allow writing to the table. Allow writing to the table."""
 
 
 class SinkUnavailable(SinkError, Unavailable):
-    """The table cannot be written to at the moment: its server or store is away, overloaded or full. Wait, then run the
-    pipeline again."""
+    """The table cannot be written to at the moment: its server or store is unreachable, overloaded or full. Wait, then
+    run the pipeline again."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """`pipeline`: its id, kept in its checkpoint. `number` only grows. `content` identifies the segments that the batch
-    is made of, once its tasks have run: another batch with the same number has another `content`. `log_batch`: where
-    those segments are; it is known before, and stays the same if a reset gives the batch another number. None: the rows
-    are from no segment log."""
+    is made of, and is known once its tasks have run: another batch with the same number has another `content`.
+    `log_batch`: where those segments are. It is known before the tasks run, and stays the same if a reset gives the
+    batch another number. None: the rows do not come from a segment log."""
 
     pipeline: str
     number: int
@@ -66,7 +66,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The result of one task's write, sent from the executor to the driver; `payload` is the sink's own."""
+    """The result of one task's write, sent from the executor to the driver; `payload` is for the sink's use."""
 
     task: int
     attempt: str
@@ -83,10 +83,10 @@ class Written:
 
 
 class Writer(Protocol):
-    """Made on the driver for one batch, pickled, and used in the executors' tasks."""
+    """Created on the driver for one batch, pickled, and used in the executors' tasks."""
 
     def write(self, batches: Iterator[pa.RecordBatch], task: int, attempt: str) -> Written:
-        """Write the rows of one task. Called for a task without rows too."""
+        """Write the rows of one task. Also called for a task without rows."""
 
 
 class Sink(Protocol):
@@ -105,14 +105,14 @@ class Sink(Protocol):
     def writer(self, batch: MicroBatch) -> Writer: ...
 
     def commit(self, batch: MicroBatch, written: Sequence[Written]) -> None:
-        """Make the results of the tasks the rows of the batch: all of them, once. Idempotent."""
+        """Make the rows that the tasks have written visible, all of them once. Idempotent."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidRow:
-    """A row that the table would refuse, and the whole batch because of it."""
+    """A row that the table would refuse, and with it the whole batch."""
 
     row: int
     field: str
@@ -131,11 +131,11 @@ class Checkable(Protocol):
     """A sink that can be checked before a run, without changing anything."""
 
     def check(self, schema: pa.Schema, pipeline: str | None, *, adopt: bool = False) -> None:
-        """Raises SinkError for all that `open` would refuse, for missing permission to write, and, unless the table is
-        to be adopted, for what `check_owner` refuses."""
+        """Raises SinkError for everything that `open` would refuse, for a missing permission to write, and, without
+        `adopt`, for a table that `check_owner` refuses."""
 
     def check_owner(self, pipeline: str | None) -> None:
-        """Raises ForeignTable if the table has rows, but none of the pipeline with this id (None: it never ran)."""
+        """Raises ForeignTable if the table has rows, but none from the pipeline with this id (None: it never ran)."""
 
 
 @runtime_checkable
@@ -145,11 +145,11 @@ class ReturnsMessages(Protocol):
 
     @property
     def returned(self) -> Mapping[str, float]:
-        """By message id, of the batch that was committed last: until when the message stays hidden, in seconds since
-        1970. Works before `open`, too."""
+        """The messages that the last committed batch leaves in their queue: by message id, until when each stays
+        hidden, in seconds since 1970. Works before `open`, too."""
 
     def arrange(self, rows: DataFrame) -> DataFrame:
-        """Rows of FIFO queues: each group in one task."""
+        """Repartitions rows of FIFO queues, so that each group is in one task."""
 
 
 class ForeignTable(SinkError):
@@ -165,7 +165,8 @@ class ForeignTable(SinkError):
 
 
 def already_committed(table: str, last: Commit | None, batch: MicroBatch) -> bool:
-    """Whether a batch is in the table. Another batch with its number is an error, never a reason to skip this one."""
+    """Whether this batch is in the table. If another batch has its number, that is an error, and not a reason to skip
+    it."""
     if last is None or last.number < batch.number:
         return False
     if last.number == batch.number and last.content != batch.content:
@@ -178,7 +179,7 @@ def already_committed(table: str, last: Commit | None, batch: MicroBatch) -> boo
 
 
 def invalid_rows(writer: object, batch: pa.RecordBatch) -> list[InvalidRow]:
-    """The rows of `batch` that must not be given to `writer`: at most one entry a row, in the rows' order."""
+    """The rows of `batch` that `writer` must not get: at most one entry for each row, in the order of the rows."""
     return writer.invalid_rows(batch) if isinstance(writer, RowValidator) else []
 
 
@@ -188,18 +189,19 @@ def pipeline_tag(pipeline: str) -> str:
 
 
 def attempt_name(attempt: str) -> str:
-    """A name for one write that no other write has, also if `attempt` is not unique."""
+    """A name for one write that no other write has, even if `attempt` is not unique."""
     return f"{re.sub('[^A-Za-z0-9]', '', attempt)[:12]}{uuid4().hex[:12]}"
 
 
 @lru_cache(maxsize=32)
 def store_at(url: str) -> Store:
-    """The store of a folder, one a process: to create an S3 client takes a third of a second."""
+    """The store of a folder, one per process: creating an S3 client takes a third of a second."""
     return open_store(url)
 
 
 def results_with_rows(batch: MicroBatch, written: Sequence[Written]) -> list[Written]:
-    """The results that have rows, by task. Two results of one task are refused: its rows would be there twice."""
+    """The results that have rows, by task. Two results of one task are an error: its rows would be in the table
+    twice."""
     tasks = sorted(result.task for result in written)
     if len(set(tasks)) < len(tasks):
         raise SinkError(f"batch {batch.number}: more than one result of the same task: {tasks}; nothing was committed")

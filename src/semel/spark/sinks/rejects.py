@@ -1,8 +1,9 @@
 """Where rejected messages go: a dead-letter queue, or a table. Both are sinks, written in the tasks of the rows.
 
-The rule: a rejected message is stored before its batch is committed. In a table it is there once. In a queue, too, but
-for one window: messages are sent again if a task dies, or runs twice, between sending them and recording that. A FIFO
-queue drops those within five minutes, and everywhere they have the same `semel-key` and `semel-message-id`.
+The rule: a rejected message is stored before its batch is committed. In a table it is stored once. In a queue it is
+sent once, with one exception: if a task dies, or runs twice, between sending messages and recording that, they are sent
+again. A FIFO queue drops such duplicates within five minutes, and in all queues they have the same `semel-key` and
+`semel-message-id`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _AT_ONCE: Final = 500  # messages in memory as entries to send
 
 
 def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns `reason`, `field` and those of a message, which come as columns or as a struct `message`."""
+    """The columns of a message, `reason` and `field`. The message may be given as columns or as a struct `message`."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     message = columns.pop("message", None)
     if message is not None:
@@ -116,10 +117,10 @@ def _as_table(batch: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
 
 
 class RejectQueue:
-    """Rejected messages as dead-letter messages like the consumer's: body, attributes, and why they are there.
+    """Rejected messages as dead-letter messages like the consumer's: body, attributes, and the reason.
 
-    `queue`: name, URL or ARN; None: the queue in the RedrivePolicy of each of `sources`. What was sent is recorded
-    under `<checkpoint>/rejects`.
+    `queue`: name, URL or ARN; None: the queue in the RedrivePolicy of each of `sources`. The ids of sent messages are
+    recorded under `<checkpoint>/rejects`.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class RejectQueue:
         pass
 
     def _find_targets(self, client: Client) -> dict[str, str]:
-        """The URL of the dead-letter queue of each source; under "" that of all."""
+        """The URL of the dead-letter queue for each source, or under "" the one for all sources."""
         try:
             if self._queue is not None:
                 return {"": client.queue(self._queue).url}
@@ -193,14 +194,15 @@ class RejectQueue:
 
 
 def by_url_and_name(targets: Mapping[str, str]) -> dict[str, str]:
-    """By the URL of a source, and by its name, unless queues of two accounts have it."""
+    """`targets` by the URLs of the sources, and also by their names, unless queues of two accounts have the same
+    name."""
     names = [url.rpartition("/")[2] for url in targets]
     by_name = zip(names, targets.values(), strict=True)
     return dict(targets) | {name: target for name, target in by_name if names.count(name) == 1}
 
 
 def _commit_log(store: Store) -> CommitLog:
-    """The batches that had rejects."""
+    """The commits of batches that had rejects."""
     return CommitLog(store, f"{_FOLDER}/commits", former=f"{_FOLDER}/committed.json")
 
 
@@ -217,7 +219,7 @@ def _redrive_target(queue: Queue, attributes: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RejectQueueWriter:
-    """`targets`: the URL of the dead-letter queue by the source's URL or name; "" for all."""
+    """`targets`: the URL of the dead-letter queue by the source's URL or name; under "" the one for all sources."""
 
     sink: str
     folder: str
@@ -289,7 +291,7 @@ def dead_letter_entry(row: Mapping[str, Any], *, fifo: bool) -> Entry:
     """The dead-letter message of a rejected message. It is always small enough to be sent."""
     reason, _, error = row["reason"].partition(": ")
     about = error or row["reason"]
-    # An id is not carried as a key: as a key it would come before a business key's rule when the message is redriven.
+    # A message id is not passed on as the key: after a redrive it would take precedence over the handler's key rule.
     ids = (row["message_id"], (row.get("attributes") or {}).get(own_attributes.MESSAGE_ID))
     details = own_attributes.DeadLetterDetails(
         key="" if row["key"] in ids else row["key"] or "",
@@ -302,7 +304,7 @@ def dead_letter_entry(row: Mapping[str, Any], *, fifo: bool) -> Entry:
     own = {name: Attribute("String", value) for name, value in (row.get("attributes") or {}).items()}
     size = len(row["body"].encode())
     entry = _entry(row, own_attributes.attributes(details, own, size), fifo=fifo)
-    # Attributes that were bytes are longer as text. The body counts for more than they do.
+    # Binary attributes are longer as text. If the message is too large, attributes are dropped, never the body.
     for fewer in (own_attributes.attributes(details, {}, size), {}):
         if entry.unsendable() is None:
             break

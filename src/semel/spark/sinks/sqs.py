@@ -1,14 +1,14 @@
 """A pipeline's rows as messages of an SQS queue.
 
-What holds, whatever is replayed, retried or run twice at once:
+What holds, even if tasks or batches are replayed, retried or run twice at once:
 1. A batch is committed only after SQS has confirmed each of its messages.
-2. A message's id is made of pipeline, batch, task and content: the same on every replay, another for every other row.
-   It is the deduplication id in a FIFO queue, and the `idempotency-key` attribute in both kinds.
+2. A message's id is made of pipeline, batch, task and content: the same in every replay, and different for every other
+   row. It is the deduplication id in a FIFO queue, and the `idempotency-key` attribute in both kinds of queues.
 3. Tasks record under the checkpoint which ids they have sent, after 500 messages or a second, whichever comes first; a
-   replay skips those. Sent again are only the messages in doubt when a task died (calls in flight, ids not recorded
-   yet), and those of two attempts that run at once. A FIFO queue drops them within five minutes of the first send;
-   after a longer pause they are there twice, as in a Standard queue. Whoever reads the queue recognises them by their
-   key, as Semel's consumer and source do.
+   replay skips these ids. Only two kinds of messages are sent again: those in doubt when a task died (calls in flight,
+   ids not recorded yet), and those of two attempts that run at once. A FIFO queue drops them within five minutes of the
+   first send. After a longer pause they are in the queue twice, as in a Standard queue. Readers of the queue recognise
+   them by their key, as Semel's consumer and source do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 from uuid import uuid4
 
 import pyarrow as pa
@@ -38,12 +38,9 @@ from semel.spark.writer.sender import Sender, client_for
 from semel.sqs import Client, Queue, limits
 from semel.sqs.errors import AccessDenied, BadRequest, QueueNotFound
 
-if TYPE_CHECKING:  # executors need no models of the file
-    pass
-
 THREADS: Final = 4
-NOTE_IDS: Final = 500  # ids in one note, a small write
-NOTE_SECONDS: Final = 1.0  # and no id waits for longer than this while messages are sent
+NOTE_IDS: Final = 500  # ids in one recorded file, a small write
+NOTE_SECONDS: Final = 1.0  # an id waits no longer than this while messages are sent
 SENT: Final = "sent"
 COMMITS: Final = "commits"
 
@@ -119,7 +116,8 @@ class QueueWriter:
         return Written(task, attempt, progress.rows + skipped, progress.bytes, {"left_out": skipped})
 
     def invalid_rows(self, batch: pa.RecordBatch) -> list[InvalidRow]:
-        """Rows that cannot be messages of this queue: too large, without a group, with a character SQS refuses."""
+        """Rows that cannot be messages of this queue: too large, without a group, or with a character that SQS
+        refuses."""
         rows = Rows(self.columns, "", self.fifo, self.max_bytes)
         field = self.columns.body or ""
         return [
@@ -132,7 +130,7 @@ class QueueWriter:
 
 class QueueSink:
     """`queue`: name, URL or ARN. `progress`: a folder of the checkpoint that all executors see. `body`, `group` and
-    `attributes` name columns of the rows; without a body, a row is sent as JSON, or the raw text as it came."""
+    `attributes` name columns of the rows. Without `body`, a row is sent as JSON, or a raw text unchanged."""
 
     def __init__(
         self,
@@ -197,7 +195,7 @@ class QueueSink:
         if not already_committed(self.name, self.last(batch.pipeline), batch):
             self._commits.record(batch)
         crash_points.reached("during-commit")
-        # Also what a late task has recorded for a batch that was committed before.
+        # Including what late tasks have recorded for batches that were committed before.
         self._store.delete([name for name in self._store.names(SENT) if _number(name) <= batch.number])
 
     def close(self) -> None:
@@ -221,8 +219,8 @@ class QueueSink:
 
 
 def check_sendable(name: str, queue: Queue) -> None:
-    """That a queue exists and takes messages: SQS refuses a batch without entries, and before that whoever may not
-    send. Nothing is sent."""
+    """Checks that a queue exists and that we may send to it, without sending anything: SQS refuses a batch without
+    entries, but checks the permission first."""
     try:
         queue.call("SendMessageBatch", {"Entries": []})
     except QueueNotFound as error:
@@ -234,7 +232,7 @@ def check_sendable(name: str, queue: Queue) -> None:
 
 
 def _raw_body(schema: pa.Schema) -> str | None:
-    """The text as it came, if a row has nothing else; columns with an underscore are metadata."""
+    """The column of the raw text, if a row has no other. Columns that begin with an underscore are metadata."""
     return "body" if [name for name in schema.names if not name.startswith("_")] == ["body"] else None
 
 

@@ -1,6 +1,6 @@
-"""The columns of a table as Arrow sees them: the types that are stored, their names in SQL, how columns may change.
+"""The columns of a table in Arrow: the types that are stored, their names in SQL, and how columns may change.
 
-The rule: no value is changed to fit. A column that is not as the table has it is an error that names it.
+The rule: no value is changed to fit. A column that differs from the table's is an error that names the column.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyarrow import types
 from semel.spark.sinks.contract import SinkError
 
 UTC_TIME: Final = pa.timestamp("us", tz="UTC")
-# By Spark's names: the types without parts, but for decimals.
+# Spark's names of all simple types except decimals.
 SQL_NAMES: Final = {
     pa.bool_(): "BOOLEAN",
     pa.int8(): "TINYINT",
@@ -73,7 +73,7 @@ def _stored(kind: pa.DataType, column: str) -> pa.DataType:
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The type as Spark's SQL writes it."""
+    """The type in Spark's SQL."""
     if types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if types.is_map(kind):
@@ -90,12 +90,12 @@ def column_type(field: pa.Field) -> str:
 
 
 def sql_name(kind: pa.DataType) -> str:
-    """The type for people: as the schema of a pipeline writes it."""
+    """The type for texts that people read: as in the schema of a pipeline."""
     return sql_type(kind).replace("`", "")
 
 
 def quoted(name: str) -> str:
-    """A name within SQL, whatever is in it."""
+    """A quoted name in SQL; it may contain any characters."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -111,7 +111,8 @@ class ChangeKind(Enum):
 
 
 class Difference(NamedTuple):
-    """One column, or one field of a struct, that is not as it was. `old` is None if it is new, `new` if it is gone."""
+    """A column, or a field of a struct, that has changed. `old` is None if it is new, `new` is None if it was
+    removed."""
 
     kind: ChangeKind
     path: str
@@ -120,15 +121,15 @@ class Difference(NamedTuple):
 
     @property
     def breaking(self) -> bool:
-        """Whether rows in both forms cannot be in one table. Whether a column may lose or get its NOT NULL depends on
-        who asks: a table must take the new rows, a pipeline's file must describe the old ones."""
+        """Whether old and new rows cannot be in one table. A change of NOT NULL is not counted here, as it depends on
+        the caller: a table must accept the new rows, a pipeline's file must describe the old ones."""
         if self.kind is ChangeKind.ADDED:
             return not self.new.nullable
         return self.kind in (ChangeKind.REMOVED, ChangeKind.RETYPED)
 
 
 def differences(old: Iterable[pa.Field], new: Iterable[pa.Field], inside: str = "") -> Iterator[Difference]:
-    """A table can add a column, or a field to a struct; a type, and what is within an array or a map, stays."""
+    """The changes from `old` to `new`. Structs are compared field by field, arrays and maps as a whole."""
     before, after = {field.name: field for field in old}, {field.name: field for field in new}
     for name, field in before.items():
         path = inside + name
@@ -148,8 +149,8 @@ def differences(old: Iterable[pa.Field], new: Iterable[pa.Field], inside: str = 
 
 
 def grown(old: pa.Schema, new: pa.Schema, *, table: str, way_out: str, may_lack: bool) -> pa.Schema:
-    """The table's columns once rows of `new` go into it. New ones that may be null are fine; with `may_lack`, rows need
-    not have all of the table's. Any other difference is an error that lists them all.
+    """The table's columns after rows of `new` are added. New columns that may be null are allowed. With `may_lack`,
+    rows may lack columns of the table. Any other difference is an error, which lists all of them.
     """
     wrong = [text for difference in differences(old, new) if (text := _objection(difference, may_lack))]
     if wrong:
@@ -162,7 +163,7 @@ def grown(old: pa.Schema, new: pa.Schema, *, table: str, way_out: str, may_lack:
 
 
 def _objection(difference: Difference, may_lack: bool) -> str | None:
-    """Why a table cannot take the rows, or None."""
+    """Why a table cannot take the rows, or None if it can."""
     kind, path, old, new = difference
     if kind is ChangeKind.NOW_NULLABLE:
         return f"{path}: the table has it as NOT NULL, the rows may be without a value"
@@ -178,7 +179,7 @@ def _objection(difference: Difference, may_lack: bool) -> str | None:
 
 
 def _merged(old: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa.Field]:
-    """The fields of `old`, and those that only `new` has; they are known to go together."""
+    """The fields of `old`, then those that only `new` has. They were checked before."""
     coming = {field.name: field for field in new}
     fields = []
     for field in old:
@@ -194,7 +195,7 @@ def _merged(old: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa.Field]:
 
 
 def shaped(batches: Iterator[pa.RecordBatch], schema: pa.Schema, table: str) -> Iterator[pa.RecordBatch]:
-    """Each batch with exactly the columns of `schema`, in its order and types; batches without rows are left out."""
+    """Each batch with exactly the columns of `schema`, in their order and types. Batches without rows are left out."""
     for batch in batches:
         if batch.num_rows:
             yield in_shape(batch, schema, table)
@@ -206,7 +207,7 @@ def in_shape(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordB
     elif sorted(batch.schema.names) != sorted(schema.names):
         raise SinkError(
             f"{table}: rows with the columns {batch.schema.names} came, it was opened for {schema.names}; "
-            "start the pipeline again, so that the table is opened with the schema of now"
+            "start the pipeline again, so that the table is opened with the current schema"
         )
     else:
         columns = [_cast(batch.column(field.name), field, table) for field in schema]

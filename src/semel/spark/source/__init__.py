@@ -1,1 +1,1 @@
-"""`format("sqs")` as a source: plan a batch, receive and seal it, and delete it once it is safe."""
+"""`format("sqs")` as a source: plan a batch, receive and seal its messages, and delete them once they are safe."""

@@ -1,9 +1,10 @@
 """Deletes messages whose segment is sealed, for tasks and for the driver, and says which deletes are not confirmed.
 
 The rules:
-1. A delete counts only if it was answered while the message was surely hidden. Later, another may have received it.
-2. What may pass (an outage, a receipt that has expired) leaves an unconfirmed delete. What SQS refuses for good, such
-   as for want of a permission, is an error: else each message would come back for ever.
+1. A delete counts only if SQS answered it while the message was certainly hidden. After that, another worker may have
+   received the message.
+2. A failure that may pass (an outage, an expired receipt) leaves an unconfirmed delete. A delete that SQS refuses for
+   good, for example because a permission is missing, is an error: otherwise the message would come back forever.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from semel.sqs.errors import ReceiptInvalid, SqsError
 _log: Final = logging.getLogger("semel.spark")
 PAGE: Final = 100  # messages that one thread deletes at a time
 _COLUMNS: Final = ("message_id", "receipt", "sent_at")
-# Codes of single entries that no later attempt will change: SQS's own, and the names of our errors.
+# Error codes of single entries for which a retry is useless: SQS's own, and the names of our errors.
 _REFUSED: Final = frozenset(
     {"AccessDenied", "KmsAccessDenied", "OptInRequired", "KmsOptInRequired", "InvalidSecurity", "CredentialsRefused"}
     | {"InvalidClientTokenId", "UnrecognizedClient", "MissingAuthenticationToken", "SignatureDoesNotMatch"}
@@ -45,13 +46,13 @@ class DeleteRefused(PermissionDenied):
 
 
 def sent_times(messages: pa.Table) -> dict[str, int]:
-    """By id: when messages were sent, in milliseconds; 0 if that is not known."""
+    """When each message was sent, by message id, in milliseconds; 0 if that is not known."""
     milliseconds = pc.divide(messages.column("sent_at").cast(pa.int64()), 1_000)
     return dict(zip(messages.column("message_id").to_pylist(), milliseconds.fill_null(0).to_pylist(), strict=True))
 
 
 class PendingAck:
-    """Deletes that are under way. `ids` are those of all messages."""
+    """Deletes in progress. `ids`: the ids of all messages to be deleted."""
 
     def __init__(self, messages: pa.Table, pages: Sequence[Future[pa.Table]]) -> None:
         self._messages = messages
@@ -63,7 +64,8 @@ class PendingAck:
         return ids
 
     def unconfirmed(self) -> dict[str, int]:
-        """Waits for the end. Messages that may not be gone, with the times they were sent. Raises DeleteRefused."""
+        """Waits until the deletes have ended. Returns the messages whose delete is not confirmed, by id, with the times
+        they were sent. Raises DeleteRefused."""
         times: dict[str, int] = {}
         for page in self._pages:
             left = page.result()
@@ -73,7 +75,7 @@ class PendingAck:
 
 
 class Acknowledger:
-    """Deletes from one queue, with several threads. `clock` is the one that `hidden_until` is by."""
+    """Deletes messages from one queue, with several threads. `hidden_until` is a time of `clock`."""
 
     def __init__(self, queue: Queue, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._queue = queue
@@ -88,14 +90,15 @@ class Acknowledger:
         self.close()
 
     def close(self) -> None:
-        """Waits for deletes that are under way."""
+        """Waits for the deletes in progress."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
     def acknowledge(self, messages: pa.Table, hidden_until: float) -> PendingAck:
-        """Begins to delete messages with the columns of a segment, all of them hidden until then at least."""
-        messages = messages.select(_COLUMNS)  # bodies need not be kept until the end
+        """Starts to delete messages, a table with the columns of a segment. All are hidden at least until
+        `hidden_until`."""
+        messages = messages.select(_COLUMNS)  # the bodies are not kept in memory meanwhile
         if self._pool is None and len(messages):
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="semel-delete")
         pages = []
@@ -105,7 +108,7 @@ class Acknowledger:
         return PendingAck(messages, pages)
 
     def _delete(self, page: pa.Table, hidden_until: float) -> pa.Table:
-        """Deletes a page; returns what is not confirmed of it."""
+        """Deletes a page. Returns the messages whose delete is not confirmed."""
         try:
             outcomes = self._queue.delete(page.column("receipt").to_pylist())
         except SqsError as error:

@@ -1,4 +1,4 @@
-"""The source's part of the attempt log: received and deleted, one event for each message, if a log is asked for."""
+"""The source's part of the attempt log, if there is one: an event for each message received and each one deleted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from semel.telemetry.attempt_log import Attempt, AttemptLog, Step
 
 
 class Tracer:
-    """Open while its task runs; the log's own thread does the writing."""
+    """Open while its task runs. The attempt log writes in a thread of its own."""
 
     def __init__(self, folder: str | None, queue: str, visibility: int) -> None:
         self._log = None if folder is None else AttemptLog.open(folder)
         self._queue = queue
         self._visibility = visibility
-        self._known: dict[str, Attempt] = {}  # by id: the delivery that a delete will be about
+        self._known: dict[str, Attempt] = {}  # by message id: the delivery that a delete will refer to
 
     def received(self, messages: Sequence[SourceMessage]) -> None:
         if self._log is None:
@@ -41,7 +41,7 @@ class Tracer:
             self._log.add(event)
 
     def received_before(self, table: pa.Table) -> None:
-        """A segment that another task received: it is deleted here, by the counts that were sealed with it."""
+        """A segment that another attempt received. It is deleted here, so its events use the sealed receive counts."""
         if self._log is None:
             return
         columns = (table.column(name).to_pylist() for name in ("message_id", "key", "receive_count", "group_id"))

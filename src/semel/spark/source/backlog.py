@@ -1,7 +1,8 @@
-"""AvailableNow: which messages are wanted, and when all of them have come.
+"""AvailableNow: which messages a query must process, and when all of them have been received.
 
-Wanted is what was sent before the start. The rule: a queue is done when long polls find it empty, or when all that it
-delivers was sent after the start. SQS's counts are approximate: they size a batch, and end nothing.
+The query processes the messages that were sent before its start. The rule: a queue is done when long polls find it
+empty, or when it delivers only messages that were sent after the start. SQS's counts are approximate: they decide the
+size of a batch, but never the end of a query.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _log: Final = logging.getLogger("semel.spark")
 VISIBLE: Final = "ApproximateNumberOfMessages"
 IN_FLIGHT: Final = "ApproximateNumberOfMessagesNotVisible"
 _TIMEOUT: Final = "VisibilityTimeout"
-EMPTY_POLLS: Final = 2  # so many empty long polls in a row end it
-POLL: Final = 2  # seconds of such a poll; one of any length asks all of SQS's servers
-SKEW: Final = 60.0  # seconds that SQS's clock may be ahead of ours, where SQS does not say what time it is
+EMPTY_POLLS: Final = 2  # the query ends after this many empty long polls in a row
+POLL: Final = 2  # seconds of such a poll; a long poll of any length asks all of SQS's servers
+SKEW: Final = 60.0  # seconds that SQS's clock may be ahead of ours, if SQS does not send its time
 MARGIN: Final = 30.0  # seconds after the visibility timeout in which a message may come back
 
 
 class Backlog:
-    """`look` asks SQS for the counts, by queue: visible, and in flight."""
+    """`look` asks SQS for two counts for each queue: visible messages, and messages in flight."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class Backlog:
     ) -> None:
         self._queues, self._poll, self._look = queues, poll, look
         self._monotonic, self._poll_seconds = monotonic, poll_seconds
-        # In whole seconds. A guess that is too early would end the query before it has read anything, so that an SQS
-        # which cannot be asked is an error.
+        # In whole seconds. If this time were too early, the query would end before it has read anything. So it is an
+        # error if SQS does not answer.
         start = sqs_time(next(iter(queues.values())).client)
         self.before = int((clock() + SKEW if start is None else start + 1) * 1_000)  # milliseconds
         self._unfinished = set(queues)
@@ -59,9 +60,9 @@ class Backlog:
             self._wait_until += max(options.visibility, *timeouts) + MARGIN
 
     def count(self, acks: Sequence[SegmentAck]) -> None:
-        """A batch is committed."""
+        """Called after the commit of a batch."""
         received = sum(ack.received for ack in acks)
-        self._counts_hold = received > 0  # else others are faster, or groups are blocked
+        self._counts_hold = received > 0  # else other consumers are faster, or groups are blocked
         if received:
             self._empty_polls = 0
         for name in list(self._unfinished):
@@ -70,7 +71,7 @@ class Backlog:
                 self._unfinished.discard(name)
 
     def waiting(self) -> dict[str, int]:
-        """By queue: how many messages to plan for; nothing when all have come, or when the query is stopped."""
+        """How many messages to plan for, by queue; empty when all have been received, or when the query is stopped."""
         while self._unfinished and not self._poll.stopped:
             visible, in_flight = self._look()
             counts = {name: count for name, count in visible.items() if name in self._unfinished and count}
@@ -85,7 +86,7 @@ class Backlog:
         return {}
 
     def _waits(self, in_flight: Mapping[str, int]) -> bool:
-        """inFlight=wait: for messages that others have received, until they must have come back."""
+        """Whether to wait, with inFlight=wait, for messages that others have received and that may still come back."""
         return any(in_flight[name] for name in self._unfinished) and self._monotonic() < self._wait_until
 
     def _polled(self) -> dict[str, Arrival]:

@@ -1,8 +1,8 @@
 """`spark.read.format("sqs")`: a queue's backlog as a DataFrame.
 
-With `segments`, the folder is the result: the first evaluation receives, seals and deletes what is waiting; every
-further one, and every DataFrame of the same folder, gives the same rows. Without it, the messages are peeked at and
-returned; that raises their receive counts by one each time the DataFrame is evaluated.
+With `segments`, the folder holds the result: the first evaluation receives, seals and deletes the waiting messages.
+Every further evaluation, and every DataFrame with the same folder, returns the same rows. Without `segments`, messages
+are received and then returned to the queue, so each evaluation of the DataFrame raises their receive counts by one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SqsBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         client = client_for(self._options.address)
         queues = {name: client.queue(name) for name in self._options.queues}
-        # Nothing is created for a peek: the log is only asked in the other branch.
+        # Without `segments`, nothing is created: the log is used only if there are `segments`.
         planner = Planner(self._options, SegmentLog(open_store(self._options.segments or ".")), queues)
         if self._options.segments is None:
             by_id(queues)
@@ -58,7 +58,7 @@ class SqsBatchReader(DataSourceReader):
         from semel.spark.source.datasource import arrow_schema
 
         schema, assignment = arrow_schema(self._schema), partition.value
-        if assignment is None:  # Spark's own, where there was nothing to plan
+        if assignment is None:  # Spark's own partition, if nothing was planned
             return
         if self._options.segments is None:
             yield from rows(self._peek(assignment), schema, assignment.planned_at)

@@ -1,8 +1,9 @@
-"""`dedup=ledger`: a task claims the keys of what it received before it seals them, and records them after.
+"""`dedup=ledger`: a task claims the keys of its messages before it seals them, and records them afterwards.
 
-So a pipeline and handlers, or two pipelines, can share a queue: of all that see a key, one gets it. A crash between
-the seal and the record leaves the claim to its lease. The replay of the segment records it; or the ledger refuses that,
-as another has claimed the key since: then the row is that one's, and every replay leaves it out.
+So a pipeline and handlers, or two pipelines, can share a queue: exactly one of them gets each key. After a crash
+between the seal and the record, the claim lasts until its lease ends. The replay of the segment records the key. If
+another worker has claimed the key since then, the ledger refuses the record: the row belongs to that worker, and every
+replay leaves it out.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _ledgers: dict[str, Ledger] = {}
 
 
 class Claimed(NamedTuple):
-    """`won`: ours to give out, in the order they came. `done`: known to the ledger, to be deleted. `held`: by others,
-    to be hidden for so many seconds."""
+    """`won`: messages to give out, in the order in which they came. `done`: messages that the ledger knows as done, to
+    be deleted. `held`: messages whose key another worker has claimed, and for how many seconds to hide each of them."""
 
     won: list[SourceMessage]
     done: list[SourceMessage]
@@ -35,8 +36,8 @@ class Claimed(NamedTuple):
 
 
 def claims_for(ledger: str | None, queue: Queue, lease: float) -> KeyClaims:
-    """`lease`: seconds from the claim to the record, best as long as the message is hidden. What a task that died has
-    claimed waits for its end; after a longer pause, another may claim it."""
+    """`lease`: how many seconds a claim is valid; best as long as the message is hidden. The claims of a task that died
+    last until their lease ends; after that, another worker may claim the keys."""
     if ledger is None:
         return KeyClaims()
     if ledger not in _ledgers:
@@ -45,7 +46,7 @@ def claims_for(ledger: str | None, queue: Queue, lease: float) -> KeyClaims:
 
 
 class KeyClaims:
-    """Without a ledger: every message is ours. `by_key`: whether a key tells what was given out before."""
+    """Without a ledger: every message is ours. `by_key`: whether messages are recognised by their key, in a ledger."""
 
     by_key = False
 
@@ -53,13 +54,13 @@ class KeyClaims:
         return Claimed(messages, [], [])
 
     def record(self, table: pa.Table) -> frozenset[str]:
-        """Records the keys of a sealed segment as done. Returns the ids of messages that are no longer ours, as another
-        has claimed their keys; the same at each call."""
+        """Records the keys of a sealed segment as done. Returns the ids of messages whose keys another worker has
+        claimed since; they are no longer ours. Repeated calls return the same ids."""
         del table
         return frozenset()
 
     def release(self, messages: Sequence[SourceMessage]) -> None:
-        """Gives claims up; others may claim these keys at once."""
+        """Releases the claims: other workers may claim these keys at once."""
 
 
 class LedgerClaims(KeyClaims):
@@ -71,8 +72,8 @@ class LedgerClaims(KeyClaims):
         self._lease = lease
 
     def claim(self, messages: list[SourceMessage]) -> Claimed:
-        """What has no key is not claimed. If a message of a FIFO group has to wait for another's claim, so do those of
-        its group that came after it."""
+        """Messages without a key are not claimed. If a message of a FIFO group has to wait for the claim of another
+        worker, the messages behind it in its group wait, too."""
         claimed = Claimed([], [], [])
         ours: set[str | None] = set()
         waits: dict[str | None, int] = {}  # by group, in a FIFO queue
@@ -93,7 +94,7 @@ class LedgerClaims(KeyClaims):
                 case Won(claim=claim):
                     claimed.won.append(message._replace(fence=claim.fence))
                     ours.add(message.key)
-                case _ if message.key in ours:  # one receive had two messages with this key
+                case _ if message.key in ours:  # two of these messages have this key
                     claimed.done.append(message)
                 case _:
                     seconds = waits.get(group, math.ceil(getattr(verdict, "remaining", self._lease)))

@@ -1,6 +1,6 @@
-"""The columns of the source and their types, in the words of Spark: the one list that all others are derived from.
+"""The columns of the source and their types in Spark's SQL: the one list from which all others are derived.
 
-Nothing is imported here: a pipeline's file is read and checked also where pyarrow is not installed.
+This module imports nothing of pyarrow: a pipeline's file can be read and checked where pyarrow is not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMN_TYPES: Final = {
     "planned_at": "TIMESTAMP",
 }
 COLUMN_NAMES: Final = tuple(COLUMN_TYPES)
-MESSAGE: Final = COLUMN_NAMES[:-1]  # `planned_at` is not the message's, but the batch's
+MESSAGE: Final = COLUMN_NAMES[:-1]  # `planned_at` belongs to the batch, not to the message
 METADATA: Final = tuple(name for name in MESSAGE if name != "body")
 REJECTED: Final = tuple(name for name in MESSAGE if name not in ("dedup_id", "first_received_at", "received_at"))
 HANDLED: Final = tuple(name for name in MESSAGE if name not in ("key", "received_at"))  # what handlers need
@@ -32,5 +32,5 @@ TRACED: Final = ("message_id", "key", "queue", "group_id", "sent_at", "receive_c
 
 
 def ddl(names: Iterable[str] = COLUMN_NAMES) -> str:
-    """Columns as Spark writes a schema."""
+    """The columns as a schema in Spark's DDL."""
     return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in names)

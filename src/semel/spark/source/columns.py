@@ -1,6 +1,6 @@
-"""The columns of a message as Arrow has them, and how each is built from what was received.
+"""The columns of a message in Arrow, and how each is built from a received message.
 
-Arrays are built column by column, as this runs for every message.
+Arrays are built column by column, for speed: this code runs for every message.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TIME: Final = pa.timestamp("us", tz="UTC")
 _TEXT: Final = pa.string()
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 _TYPES: Final = {"STRING": _TEXT, "TIMESTAMP": TIME, "INT": pa.int32(), "MAP<STRING, STRING>": _TEXTS}
-# Always sealed: who it is and how to delete it.
+# Always sealed: what identifies a message, and what is needed to delete it.
 _NEEDED: Final = frozenset({"message_id", "receipt", "sent_at", "fence"})
 
 
 class SourceMessage(NamedTuple):
-    """A received message. `at` is in seconds since 1970, `hidden_until` is by the monotonic clock. `fence`: that of the
-    claim on its key, if there is one."""
+    """A received message. `at` is in seconds since 1970, `hidden_until` is a time of the monotonic clock. `fence`: the
+    fence of the claim on its key, if there is one."""
 
     message: Received
     at: float
@@ -35,7 +35,7 @@ class SourceMessage(NamedTuple):
 
 
 def key_of(message: Received, rule: KeyRule) -> str | None:
-    """The message's key by the consumer's rule; None if it has none."""
+    """The message's key, found by the same rule as in the consumer; None if it has none."""
     try:
         return rule.resolve(message, None).text
     except NoKey:
@@ -48,7 +48,7 @@ Build = Callable[[Sequence[SourceMessage], str], pa.Array]
 def _texts(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, _TEXT)
-    except (UnicodeEncodeError, pa.ArrowException):  # a body with half a surrogate pair, which SQS itself refuses
+    except (UnicodeEncodeError, pa.ArrowException):  # half of a surrogate pair, which SQS itself refuses
         return pa.array([None if v is None else v.encode("utf-8", "replace").decode() for v in values], _TEXT)
 
 
@@ -105,7 +105,7 @@ _BUILD: Final[dict[str, Build]] = {
 
 
 def arrow_columns(names: Iterable[str]) -> pa.Schema:
-    """Columns of the source as Arrow has them."""
+    """Columns of the source as an Arrow schema."""
     return pa.schema([(name, _TYPES[COLUMN_TYPES[name]]) for name in names])
 
 
@@ -116,8 +116,8 @@ assert SEALED_COLUMNS.names == list(_BUILD)
 
 
 def table(messages: Sequence[SourceMessage], queue: str, columns: Collection[str] | None) -> pa.Table:
-    """A table with all the columns of a segment; those that nobody asked for are null. A claim is its key and its
-    fence: where one is sealed, so is the other."""
+    """A table with all columns of a segment; columns that are not requested are null. A claim consists of key and
+    fence, so the key is sealed whenever a fence is."""
     if not messages:
         return _NOTHING
     wanted = SEALED_COLUMNS.names if columns is None else _NEEDED.union(columns)

@@ -1,7 +1,7 @@
-"""The end of batches: what Spark has committed is deleted for sure, remembered where that is in doubt, and dropped.
+"""Ends the batches that Spark has committed: deletes their messages, records unconfirmed deletes, drops their files.
 
-Runs beside the driver, in the planner. The rule: a batch is committed when Spark asks for the one after it, for then
-its commit is written; Spark's own `commit` call comes late and may not come at all.
+Runs beside the driver, in the planner. The rule: a batch counts as committed when Spark asks for the next one, because
+Spark has then written the commit. Spark's own `commit` call comes late, and may not come at all.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs.client import Queue
 
 PAGE: Final = 100
-# A message cannot come back after the longest retention; an hour for clocks that differ.
+# A message cannot come back after SQS's longest retention. One hour is added for clocks that differ.
 RETENTION: Final = 14 * 86_400 + 3_600
-MAX_UNCONFIRMED: Final = 1_000_000  # ids; each task reads them all
+MAX_UNCONFIRMED: Final = 1_000_000  # ids; each task reads all of them
 
 
 class TooManyUnconfirmed(LogError):
-    """More deletes were not confirmed than can be remembered. Check that SQS allows and confirms deletes, then start
+    """There are more unconfirmed deletes than can be kept. Check that SQS allows and confirms deletes, then start
     again."""
 
 
 class BatchCommitter:
-    """`queues` by id. `hidden_until`: until when a segment's messages were kept hidden, by `ack=committed` and by the
-    monotonic clock; 0 if that is not known."""
+    """`queues`: by id. `hidden_until`: until when the heartbeat of `ack=committed` keeps a segment's messages hidden, a
+    time of the monotonic clock; 0 if that is not known."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class BatchCommitter:
         return any(self._unconfirmed.values())
 
     def _drop_leftovers(self) -> None:
-        """Files of committed batches: a driver died while it dropped them."""
+        """Deletes the files of committed batches that a driver left behind when it died."""
         last = folder(self._committed.through)
         names = [name for name in self._log.store.names() if name.startswith("b")]
         self._log.store.delete([name for name in names if name.partition("/")[0] <= last])
 
     def commit_through(self, batch: int, plan_id: str | None) -> list[SegmentAck]:
-        """Batches up to this one, which was run by the plan with this id, are committed. Returns what they came to;
-        nothing if that was known before, or another driver was first."""
+        """Records that batches up to this one are committed. `plan_id`: the plan with which this batch was run. Returns
+        the acks of their segments; nothing if the commit was recorded before, by this driver or another."""
         with self._lock:
             if batch <= self._committed.through:
                 return []
@@ -92,7 +92,7 @@ class BatchCommitter:
             return acks
 
     def _checked(self, batch: int, plan_id: str | None) -> BatchFiles:
-        """The batch's files, if they are what was committed. Before anything of it is deleted or dropped."""
+        """The batch's files. Raises an error if they are not what was committed, before anything is deleted."""
         plan, url = self._log.plan(batch), self._log.store.url
         if plan is None or (plan_id is not None and plan["id"] != plan_id):
             what = "has no plan of it" if plan is None else "has another plan of it"
@@ -133,11 +133,11 @@ class BatchCommitter:
     def _delete(
         self, segment_id: SegmentId, attempt: str | None, ack: SegmentAck | None, returned: Mapping[str, float]
     ) -> SegmentAck:
-        """`attempt`: who sealed the segment that was committed, if that is known."""
+        """`attempt`: the attempt that sealed the committed segment, if that is known."""
         segment = self._log.read(segment_id)
         if segment is None:
             raise self._log.lost(segment_id)
-        if attempt is not None and segment.meta.attempt != attempt:  # since the batch was listed
+        if attempt is not None and segment.meta.attempt != attempt:  # replaced since the batch was listed
             raise self._log.replaced(segment_id)
         segment = segment.without(ack.refused if ack is not None else ())
         queue, sqs_clock = self._queue(segment), self._sqs_clock
@@ -162,7 +162,7 @@ class BatchCommitter:
         return queue
 
     def _give_back(self, segment: Sealed, until: Mapping[str, float], hidden_until: float) -> None:
-        """To their queue: what the sink has not finished."""
+        """Returns messages that the sink has not finished to their queue."""
         ids, receipts = (segment.table.column(name).to_pylist() for name in ("message_id", "receipt"))
         now, queue = self._clock(), self._queue(segment)
         messages = [
@@ -188,14 +188,14 @@ class BatchCommitter:
         return {queue: ids for queue, ids in unconfirmed.items() if ids}
 
     def _check_bound(self, former: Mapping[str, Mapping[str, int]]) -> None:
-        """Raises TooManyUnconfirmed while the number grows. After a restart it may shrink again: messages that come
-        back are recognised and deleted."""
+        """Raises TooManyUnconfirmed if the number exceeds the limit and grows. After a restart it may shrink again:
+        messages that come back are recognised and deleted."""
         if _count(self._unconfirmed) <= max(MAX_UNCONFIRMED, _count(former)):
             return
         queue, ids = max(self._unconfirmed.items(), key=lambda item: len(item[1]))
         raise TooManyUnconfirmed(
-            f"queue {queue}: {len(ids):,} messages were processed and may not be deleted, more than can be remembered "
-            f"({MAX_UNCONFIRMED:,}). The query stops before it takes one of them for a new message. Check that "
+            f"queue {queue}: {len(ids):,} messages were processed, but their deletes are not confirmed: more than can "
+            f"be kept ({MAX_UNCONFIRMED:,}). The query stops before it takes one of them for a new message. Check that "
             "sqs:DeleteMessage is allowed on the queue, that SQS answers, and that 'visibility' "
             f"({self._options.visibility} s) is longer than a batch takes; then start it again"
         )

@@ -1,6 +1,6 @@
-"""`spark.readStream.format("sqs")`, `spark.read.format("sqs")`, and the same for writing: what Spark calls.
+"""The classes that Spark calls for `spark.readStream.format("sqs")`, `spark.read.format("sqs")`, and for writing.
 
-Thin: planner.py says what comes next, reader.py receives and seals, committer.py ends batches.
+They only delegate: planner.py plans the next batch, reader.py receives and seals, committer.py ends batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session, whichever Python it was started with. Rarely needed: see
+    """Registers the format `sqs` with a session, whichever Python Spark was started with. Rarely needed: see
     docs/reference/spark.md.
 
     >>> from semel.spark import register
@@ -98,7 +98,7 @@ class TaskPartition(InputPartition):
 
 
 class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Pickled to the executors, so it opens nothing before it is asked something."""
+    """Pickled to the executors, so it opens nothing before its first call."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

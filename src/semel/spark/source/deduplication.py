@@ -1,8 +1,8 @@
-"""`dedup=key`: each key once, for as long as SQS could deliver it again, in Spark's own state store.
+"""`dedup=key`: each key once, for as long as SQS can deliver it again. The keys are in Spark's own state store.
 
-The state is kept for the queue's retention after a key was received. Time is `planned_at`, which the driver gives to
-all rows of a batch and which never goes back. So no row is late: not one that waited in the queue for days, nor one
-whose executor's clock is behind that of another.
+A key stays in the state store for the queue's retention after it was received. The event time is `planned_at`, which
+the driver sets for all rows of a batch and which never goes back. So no row is late: neither one that waited in the
+queue for days, nor one from an executor whose clock is behind.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from semel.spark.source.options import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RETENTION: Final = 14 * 86_400  # seconds: the longest that SQS knows
+RETENTION: Final = 14 * 86_400  # seconds: the longest retention in SQS
 _NEEDED: Final = ("queue", "key", "message_id", "planned_at")
 _KEY: Final = "_once"
 
 
 def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
-    """Drops rows of the source whose key came before. `within`: the queue's retention in seconds, or longer.
+    """Drops rows of the source whose key was seen before. `within`: the queue's retention in seconds, or longer.
 
-    Catches whatever SQS delivers again, redrives that carry their key, and producers that send twice, if the key is
-    theirs. A row without a key counts as its message. Keys of two queues are two keys. Of rows with one key, one stays;
-    that they differ is not noticed.
+    This removes redeliveries, redriven messages that carry their key, and messages that were sent twice, if the
+    producer sets the key. A row without a key is identified by its message id. The same key in two queues is two keys.
+    Of several rows with one key, one stays, even if the rows differ.
 
     >>> from semel.spark import once, session
     >>> source = session("orders").readStream.format("sqs").option("queue", "orders")  # doctest: +SKIP
@@ -44,14 +44,14 @@ def once(df: DataFrame, within: int = RETENTION) -> DataFrame:
 
 
 def once_by(df: DataFrame, column: str, within: int) -> DataFrame:
-    """Drops rows whose `column` came before, and the column; `planned_at` says when a row came."""
+    """Drops rows whose value in `column` was seen before, then the column. `planned_at` is the time of a row."""
     unique = df.withWatermark("planned_at", f"{within} seconds").dropDuplicatesWithinWatermark([column])
     return unique.drop(column)
 
 
 def late_rows(spark: SparkSession) -> int:
-    """How many rows of the batch in progress Spark has dropped as late, once they were read. To be called in
-    `foreachBatch`, with the session that the query was started in."""
+    """How many rows of the batch in progress Spark has dropped as late. Call it in `foreachBatch`, after the rows were
+    read, with the session that the query was started in."""
     query: Any = spark.streams.get(str(spark.sparkContext.getLocalProperty("sql.streaming.queryId")))
     return _dropped(query._jsq.streamingQuery().lastExecution().executedPlan())
 

@@ -1,10 +1,9 @@
-"""`ack=committed`: what the batch in progress has sealed is kept hidden until it is committed.
+"""`ack=committed`: keeps the sealed messages of the batch in progress hidden until the batch is committed.
 
 The rules:
-1. A call that fails costs its own messages one round, not those of others. One thread makes the rounds, several make
-   the calls.
-2. A round counts only if it was answered while the messages were surely hidden. Later, another may have received them:
-   SQS accepts the older receipt, but a delete with it may come to nothing.
+1. If a call fails, only its own messages miss a round. One thread makes the rounds, several threads make the calls.
+2. An extension counts only if SQS answered it while the messages were certainly hidden. After that, another worker may
+   have received them: SQS still accepts the older receipt, but a delete with it may have no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PAGE: Final = 100  # receipts of one call
 
 
 class VisibilityHeartbeat:
-    """`queues` by id."""
+    """`queues`: by id."""
 
     def __init__(
         self,
@@ -59,12 +58,12 @@ class VisibilityHeartbeat:
                 self._thread.start()
 
     def committed(self, through: int) -> None:
-        """Batches up to this one are about to be deleted: nothing of them is kept hidden from now on."""
+        """The messages of batches up to this one are about to be deleted. From now on they are not kept hidden."""
         if self._batch is not None and self._batch <= through:
             self._forget(None)
 
     def hidden_until(self, segment_id: SegmentId) -> float:
-        """By the monotonic clock; 0 if no round has seen the segment, or could know."""
+        """A time of the monotonic clock; 0 if no round has seen the segment yet, or if that is not known."""
         return self._until.get(segment_id, 0.0)
 
     def stop(self) -> None:
@@ -73,7 +72,7 @@ class VisibilityHeartbeat:
             self._wake.notify()
 
     def _forget(self, batch: int | None) -> None:
-        self._batch = batch  # a round that is under way makes no further call
+        self._batch = batch  # a round in progress makes no further calls
         with self._round:
             self._receipts = {}
 
@@ -110,7 +109,8 @@ class VisibilityHeartbeat:
             return sum(hidden)
 
     def _read_receipts(self, batch: int) -> None:
-        """Which receipts there are by now. Those known before stay hidden also if the log does not answer."""
+        """Reads the receipts of new segments. If the log does not answer, the receipts known so far are still
+        extended."""
         try:
             for segment_id in self._log.files(batch).sealed:
                 if segment_id not in self._receipts and (segment := self._log.read(segment_id)) is not None:
@@ -120,7 +120,8 @@ class VisibilityHeartbeat:
             _log.warning("the heartbeat of batch %d does not know what was sealed last: %s", batch, error)
 
     def _read_clock(self) -> None:
-        """Until when messages are hidden by their segments, in our own time. If SQS does not answer, later."""
+        """Converts the times until which new segments are hidden from SQS's clock to ours. If SQS does not answer, the
+        next round tries again."""
         unknown = self._sealed_until.keys() - self._until.keys()
         reading = self._sqs_clock.read() if unknown else UNKNOWN
         if reading is not UNKNOWN:

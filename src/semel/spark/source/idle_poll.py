@@ -1,8 +1,8 @@
-"""Long polls of the planner while a query is idle, one per queue: a new message is seen at once, for few requests.
+"""Long polls of the planner while a query is idle, one per queue: a new message is noticed at once, with few requests.
 
-The rule: what a poll has received is taken for the next batch, or goes back to its queue while it is still ours. A poll
-is made only when the planner asks for one; with what it holds it makes no other. If this process dies, SQS shows the
-messages again when their visibility ends.
+The rule: the messages that a poll receives go into the next batch, or back to their queue while they are still ours. A
+poll is made only when the planner asks for one, and not while messages of its queue are held. If this process dies, the
+messages become visible again when their visibility timeout ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semel.sqs.errors import Cancelled
 
 
 class IdlePoll:
-    """`queues` by the names of the option 'queue'."""
+    """`queues`: by the names in the option 'queue'."""
 
     def __init__(
         self,
@@ -41,17 +41,17 @@ class IdlePoll:
 
     @property
     def patience(self) -> float:
-        """Seconds for which a message may be held: the rest of its visibility is the batch's."""
+        """For how many seconds a message may be held. The rest of its visibility timeout is for the batch."""
         return self._options.visibility / 4
 
     @property
     def longest(self) -> int:
-        """Seconds of a poll. A message is taken to be hidden from the poll's begin on, so this is part of the time for
-        which it is ours."""
+        """Seconds of the longest poll. A message counts as hidden from the start of the poll, so a long poll shortens
+        the time for which the message is ours."""
         return max(1, min(limits.MAX_WAIT, self._options.visibility // 4))
 
     def begin(self, names: Iterable[str], wait: int) -> None:
-        """Poll each of these queues for which no poll runs and nothing is held."""
+        """Start a poll of each of these queues, unless one runs already or messages of the queue are held."""
         with self._changed:
             for name in names:
                 if name not in self._polling and name not in self._held and not self._cancel.is_set():
@@ -60,7 +60,7 @@ class IdlePoll:
                     thread.start()
 
     def wait(self, seconds: float | None = None) -> dict[str, Arrival]:
-        """What is held, by queue, as soon as there is something; nothing after so many seconds, or when all polls have
+        """The messages that are held, by queue, as soon as there are any. Empty after `seconds`, or when all polls have
         ended. Raises the error of a poll if nothing is held."""
         with self._changed:
             self._changed.wait_for(lambda: self._held or self._error or not self._polling or self.stopped, seconds)
@@ -70,7 +70,7 @@ class IdlePoll:
             return dict(self._held)
 
     def take(self, name: str) -> list[Arrival]:
-        """What is held of a queue is the caller's from now on."""
+        """Hands the messages that are held of a queue over to the caller."""
         with self._changed:
             arrival = self._held.pop(name, None)
             self._changed.notify_all()
@@ -81,7 +81,7 @@ class IdlePoll:
         return self._cancel.is_set()
 
     def stop(self) -> None:
-        """End all polls; what they hold goes back."""
+        """End all polls, and return the messages that they hold."""
         self._cancel.set()
         with self._changed:
             held, self._held = self._held, {}
@@ -100,7 +100,7 @@ class IdlePoll:
             arrival = self._receive(name, wait)
         except Cancelled:
             pass
-        except BaseException as failure:  # noqa: BLE001  raised where somebody waits for the poll
+        except BaseException as failure:  # noqa: BLE001  `wait` raises it
             error = failure
         with self._changed:
             self._polling.discard(name)
@@ -109,7 +109,7 @@ class IdlePoll:
             if arrival is not None and ours:
                 self._held[name] = arrival
             self._changed.notify_all()
-            if ours:  # nobody may want it: Spark is busy with a batch, or waits for its next trigger
+            if ours:  # perhaps nobody takes it: Spark is busy with a batch, or waits for its next trigger
                 self._changed.wait_for(lambda: self._held.get(name) is not arrival, self.patience)
                 ours = self._held.get(name) is not arrival
                 if not ours:

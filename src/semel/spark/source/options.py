@@ -1,7 +1,7 @@
 """The options of `format("sqs")`: each is declared once, as a field of a dataclass, and read by `parse_options`.
 
-Names are as Spark users write them: camelCase, in any case. What reads them is here for the source, and used by the
-writer and the pipeline's file. Spark's Python workers import this module, so it needs nothing but dataclasses.
+Names are in camelCase, as usual in Spark; upper and lower case make no difference. The writer and the pipeline's file
+use these functions, too. Spark's Python workers import this module, so it uses nothing heavier than dataclasses.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def option(
     choices: tuple[str, ...] = (),
     secret: bool = False,
 ) -> Any:
-    """A field that is an option. `name`: if it is not the field's own in camelCase. With `limits` it is a number, whole
-    if they are. A `secret` is not printed."""
+    """A dataclass field for an option. `name`: only if it is not the field's name in camelCase. An option with `limits`
+    is a number, and an integer if they are. A `secret` is left out of the repr."""
     return field(default=default, repr=not secret, metadata={"name": name, "limits": limits, "choices": choices})
 
 
@@ -52,7 +52,7 @@ def limits_of(kind: type, field_name: str) -> tuple[float, float]:
 
 
 def parse_options(kind: type, options: Mapping[str, str], what: str) -> dict[str, Any]:
-    """Values for the fields of `kind`; blank options count as not given. Raises OptionError, which names the option."""
+    """Values for the fields of `kind`; blank options are ignored. Raises OptionError, which names the option."""
     known = options_of(kind)
     by_lower = {name.lower(): name for name in known}
     values: dict[str, Any] = {}
@@ -85,17 +85,17 @@ def _number(name: str, text: str, low: float, high: float) -> float:
 
 
 def camel(name: str) -> str:
-    """max_messages is maxMessages."""
+    """max_messages becomes maxMessages."""
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)
 
 
-# The source's.
+# The options of the source.
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What `spark.readStream.format("sqs")` was told. See docs/reference/spark.md for each."""
+    """The options of `spark.readStream.format("sqs")`. docs/reference/spark.md explains each."""
 
     queues: tuple[str, ...] = option(name="queue")
     segments: str | None = option(None)
@@ -107,12 +107,12 @@ class ReadOptions:
     visibility: int = option(120, limits=(10, limits.MAX_VISIBILITY))
     ack: str = option("sealed", choices=("sealed", "committed"))
     dedup: str = option("segments", choices=("segments", "ledger"))
-    ledger: str | None = option(None, name="ledgerUrl", secret=True)  # Spark hides what has `url` in its name
+    ledger: str | None = option(None, name="ledgerUrl", secret=True)  # Spark redacts options with `url` in their name
     key: str | None = option(None)
     columns: tuple[str, ...] | None = option(None)
     in_flight: str = option("leave", choices=("leave", "wait"))
     attempt_log: str | None = option(None)
-    owner: str | None = option(None)  # the query that the log belongs to, if it has a name: a pipeline's does
+    owner: str | None = option(None)  # the name of the query that the log belongs to; only pipelines have one
     endpoint_url: str | None = option(None)
     region: str | None = option(None)
     profile: str | None = option(None)
@@ -123,18 +123,19 @@ class ReadOptions:
 
     @property
     def margin(self) -> float:
-        """A message is sealed only if it stays hidden for so long: enough for the seal and the delete."""
+        """A message is sealed only if it stays hidden for this many seconds: enough for the seal and the delete."""
         return min(30.0, self.visibility / 4)
 
     def receivers_of(self, queue: str) -> int:
-        """Tasks that receive from a queue at once. One for FIFO, as then a partition has each group in order."""
+        """How many tasks receive from a queue at once. By default one for FIFO: a partition then has each group in
+        order."""
         if self.receivers is not None:
             return self.receivers
         return 1 if queue.rstrip("/").endswith(".fifo") else min(8, os.cpu_count() or 2)
 
 
 def read_options(raw: Mapping[str, str]) -> ReadOptions:
-    """Raises OptionError that names the option and says what is possible."""
+    """Reads the options. Raises OptionError, which names the wrong option and what is possible."""
     values = parse_options(ReadOptions, raw, "format 'sqs'")
     queues = values["queues"] = _list(values.get("queues", ""))
     if not queues:

@@ -1,12 +1,13 @@
-"""Which batch comes next, and what its tasks are to do. Runs beside the driver.
+"""Plans the next batch and what its tasks do. Runs beside the driver.
 
 An offset names segments: {"log": id, "id": …, "batch": 7, "plan": {"orders": 2}, "rows": 25000, "bytes": …,
-"planned_at": …} is the end of batch 7, whose two tasks have received from `orders`, each up to so many rows and bytes.
-It has all that a replay needs. `planned_at`, in milliseconds, is the time of all its rows: it never goes back, whatever
-clocks do. Spark writes it down; then it is sealed in the log as the one plan of that batch, before a task is started.
+"planned_at": …} is the end of batch 7, in which two tasks receive from `orders`, each up to these rows and bytes.
+The offset has everything that a replay needs. `planned_at`, in milliseconds, is the time of all rows of the batch; it
+never goes back, even if a clock does. Spark writes the offset into its checkpoint. Then the offset is sealed in the log
+as the only plan of that batch, before the first task starts.
 
-The planner receives nothing itself, except while the query is idle: what a long poll then brings is sealed as the first
-part of the queue's first task, after the plan.
+The planner itself receives messages only while the query is idle. It seals what a long poll receives after the plan, as
+the first part of the queue's first task.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from semel.spark.source.sqs_clock import SqsClock, sqs_time
 from semel.sqs.client import Client, Queue
 
 Offset = dict[str, Any]
-# A task costs a few milliseconds before it has received anything: fewer of them when little is waiting.
+# Messages. Starting a task takes a few milliseconds, so few messages get fewer tasks.
 WORTH_A_TASK: Final = 1_000
 IDLE: Final = 1.0  # seconds that an idle query waits in one call: Spark asks again, and can stop in between
 
 
 class Planner:
-    """`queues` by the names of the option 'queue'."""
+    """`queues`: by the names in the option 'queue'."""
 
     def __init__(
         self,
@@ -55,19 +56,19 @@ class Planner:
         self.queues = dict(queues)
         self._clock, self._monotonic, self._sqs_time = clock, monotonic, sqs_time
         self._sqs_clock = SqsClock(lambda: sqs_time(next(iter(self.queues.values())).client), clock, monotonic)
-        self._poll_seconds = poll_seconds  # for tests: of every poll
+        self._poll_seconds = poll_seconds  # for tests: the length of every poll
         self._poll = IdlePoll(self.queues, options, clock, monotonic)
         self._checked = self._begun = False
-        self._counts_hold = True  # whether what SQS counts can be received: the last batch received something
+        self._counts_hold = True  # false if SQS counts messages, but the last batch received none
         self._idle_since: float | None = None
         self._available_now: Backlog | None = None
         self._visible: dict[str, int] = {}
 
-    # What Spark asks.
+    # What Spark calls.
 
     def initial(self) -> Offset:
-        """Where a query begins that has no offset yet. A named query (a pipeline's) has proved who it is, and may go on
-        in its log after a reset; for any other, a log with a history is somebody else's."""
+        """Where a query without an offset begins. A named query (a pipeline's) has proved that the log is its own, and
+        may continue in it after a reset. For any other query, a log with committed batches is somebody else's."""
         identity = self.log.create(self.options.queues, self.options.owner)
         committed = self.log.committed().through
         if committed and self.options.owner is None:
@@ -78,7 +79,7 @@ class Planner:
         return {"log": identity["id"], "batch": committed}
 
     def latest(self, start: Offset, rows: int | None) -> Offset:
-        """The end of the next batch, or `start` if nothing is waiting. `rows`: no more than these, if not None."""
+        """The end of the next batch, or `start` if nothing is waiting. `rows`: at most this many, unless None."""
         self.committed(start)
         plan = self._left_behind(start["batch"] + 1)
         if plan is not None:
@@ -118,8 +119,8 @@ class Planner:
         return planned
 
     def _check_without_data(self, end: Offset) -> None:
-        """Spark runs a batch without data for the sake of its state, and only after the one before was committed. Where
-        an offset was written twice, by two drivers, a batch would look like that whose messages nobody has read. A
+        """Spark runs a batch without data to update its state, and only after the batch before it was committed. If two
+        drivers have both written an offset, a batch whose messages nobody has read looks like a batch without data. A
         pipeline has no batches without data: its sinks would take one for the next batch of the log."""
         if self.options.owner is not None or self.log.through() < end["batch"]:
             raise LogError(
@@ -135,7 +136,7 @@ class Planner:
         self._count(end, self._committer.commit_through(end["batch"], end.get("id")))
 
     def available_now(self) -> None:
-        """From here on: what is waiting at this moment, and no more."""
+        """From now on, only messages that are waiting at this moment are planned for."""
         seconds = backlog.POLL if self._poll_seconds is None else self._poll_seconds
         self._available_now = Backlog(
             self.queues,
@@ -149,7 +150,7 @@ class Planner:
         )
 
     def report(self) -> Offset | None:
-        """For the progress that Spark shows: how much was waiting when SQS was last asked."""
+        """For the progress that Spark shows: how many messages were waiting when SQS was last asked."""
         return {"waiting": dict(self._visible)} if self._visible else None
 
     def stop(self) -> None:
@@ -157,11 +158,11 @@ class Planner:
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
-    # How it is found out.
+    # How it is done.
 
     def _left_behind(self, batch: int) -> Offset | None:
-        """A plan of the next batch that is sealed already, although Spark has not written it down: another query's, or
-        what this one has left to be done before it was reset."""
+        """A plan of the next batch that is sealed in the log, although Spark's checkpoint does not have it. It is
+        another query's, or this query left it behind before it was reset."""
         if self._begun:
             return None
         self._begun = True
@@ -194,12 +195,12 @@ class Planner:
         if not acks:
             return
         self._counts_hold = any(ack.received for ack in acks)
-        # A batch that an earlier run has left behind was planned for what was there when that run began.
+        # A batch left behind by an earlier run was planned for the messages that were waiting when that run began.
         if self._available_now is not None and end.get("before") == self._available_now.before:
             self._available_now.count(acks)
 
     def look(self) -> tuple[dict[str, int], dict[str, int]]:
-        """What SQS counts, by queue: visible messages, and those in flight. Both are approximate."""
+        """SQS's counts, by queue: visible messages, and messages in flight. Both are approximate."""
         answers = {name: queue.attributes(VISIBLE, IN_FLIGHT) for name, queue in self.queues.items()}
         visible, in_flight = (
             {name: int(attributes.get(kind, 0)) for name, attributes in answers.items()}
@@ -209,7 +210,7 @@ class Planner:
         return dict(visible), in_flight
 
     def _waiting(self) -> dict[str, int]:
-        """By queue: how many messages are waiting. While a query is idle, long polls tell, and SQS is not asked for
+        """How many messages are waiting, by queue. While a query is idle, long polls are made, and SQS is not asked for
         counts."""
         if self._counts_hold and any((counts := self.look()[0]).values()):
             self._idle_since = None
@@ -224,7 +225,7 @@ class Planner:
 
     def _polled(self) -> dict[str, Any]:
         now, before = self._monotonic(), self._idle_since
-        # With a trigger that comes rarely, a message would be held too long: then a poll ends before this call does.
+        # If the trigger fires rarely, a message would be held too long. In that case the poll ends within this call.
         often = before is not None and now - before < self._poll.patience
         seconds = self._poll.longest if often else 1
         self._poll.begin(self.queues, seconds if self._poll_seconds is None else self._poll_seconds)
@@ -233,7 +234,8 @@ class Planner:
         return held
 
     def _seal_polled(self, planned: list[Assignment], files: BatchFiles) -> None:
-        """What polls have received is the first part of the queue's first task, unless the batch was begun before."""
+        """Seals what polls have received as the first part of the queue's first task. If that part is there already,
+        the messages are returned."""
         first = {assignment.queue: assignment for assignment in reversed(planned)}
         for name, assignment in first.items():
             arrivals = self._poll.take(name)
@@ -258,7 +260,7 @@ class Planner:
 
 
 def assignments(end: Offset, *, replay: bool = False, unconfirmed: bool = False) -> list[Assignment]:
-    """What the tasks of the batch that ends here are to do; the same each time it is run."""
+    """What the tasks of the batch with this end do; the same each time the batch is run."""
     names = [name for name, count in end["plan"].items() for _ in range(count)]
     return [
         Assignment(

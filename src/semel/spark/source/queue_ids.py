@@ -1,4 +1,4 @@
-"""What a queue is called in segments, acknowledgements and the list of unconfirmed deletes.
+"""The ids of queues in segments, acknowledgements and the list of unconfirmed deletes.
 
 The rule: two queues never share an id, whatever their names are.
 """
@@ -16,7 +16,8 @@ def queue_id(queue: Queue) -> str:
 
 
 def label(queue: Queue, references: Sequence[str]) -> str:
-    """What the column `queue` calls it: its name; its URL if another queue of the option 'queue' has the same name."""
+    """The value of the column `queue`: the queue's name, or its URL if another queue in the option 'queue' has the same
+    name."""
     names = [queue.client.queue(reference).name for reference in references]
     return queue.url if names.count(queue.name) > 1 else queue.name
 

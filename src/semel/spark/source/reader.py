@@ -1,16 +1,16 @@
 """A task of a batch: give out what is sealed; if nothing is, receive, seal, and only then delete.
 
 The rules:
-1. A row is given out only after it was read from, or won, the seal of its segment. So a replay, a retry and a
-   speculative attempt give out the same rows.
-2. A message is deleted only after the segment that holds it is sealed, in a batch that still has the plan of this task
-   and a log that still belongs to its query; with `ack=committed` by the driver, after the commit.
-3. A message is sealed only while it is surely ours: hidden for `margin` seconds more.
-4. Whoever loses the race for a seal returns its messages to the queue, and gives out the winner's.
+1. A row is given out only if this attempt has read it from a sealed segment, or has sealed it. So a replay, a retry and
+   a speculative attempt give out the same rows.
+2. A message is deleted only after its segment is sealed, if the batch still has the plan of this task, and the log
+   still belongs to its query. With `ack=committed`, the driver deletes it after the commit.
+3. A message is sealed only while it is certainly ours: hidden for at least `margin` more seconds.
+4. An attempt that loses the race for a seal returns its messages to the queue, and gives out the winner's segment.
 5. Messages whose delete was not confirmed are recorded next to the segment.
-6. A task that does not see the log of its driver receives nothing. One whose segment is gone receives no other
+6. A task that does not see the log of its driver receives nothing. A task whose segment is gone receives no other
    messages in its place.
-7. What other tasks of the batch have sealed is not sealed again, whenever they did.
+7. Messages that other tasks of the batch have sealed are not sealed again, whenever that happened.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _log: Final = logging.getLogger("semel.spark")
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a task is to do. `before`: count what was sent until then, in milliseconds. `replay`: the batch was begun
-    before. `unconfirmed`: unconfirmed deletes may come back. `plan`: the id of the batch's sealed plan. `planned_at`:
-    when the batch was planned, in milliseconds."""
+    """What a task does. `before`: count the messages that were sent until this time, in milliseconds. `replay`: the
+    batch was begun before. `unconfirmed`: there are unconfirmed deletes, whose messages may come back. `plan`: the id
+    of the batch's sealed plan. `planned_at`: when the batch was planned, in milliseconds."""
 
     batch: int
     task: int
@@ -68,9 +68,9 @@ class Assignment:
 
 @dataclass(slots=True)
 class _Sifted:
-    """What became of received messages. `messages` are to be sealed. `redelivered` were sealed before, and `done` are
-    so by the ledger: both are to be deleted. `duplicates` were delivered more than once to this task. `backlog`: how
-    many of all were sent before an AvailableNow query began."""
+    """Received messages, and what happens to them. `messages` are to be sealed. `redelivered` were sealed before, and
+    `done` are done according to the ledger: both are to be deleted. `duplicates`: how many were delivered to this task
+    more than once. `backlog`: how many of all were sent before an AvailableNow query began."""
 
     received: int
     backlog: int | None = None
@@ -85,7 +85,7 @@ _clients_lock = threading.Lock()
 
 
 def client_for(address: tuple[str | None, str | None, str | None]) -> Client:
-    """One client a process and address: workers are used again, and so are their connections."""
+    """One client per process and address: Spark reuses its workers, and so they reuse their connections."""
     with _clients_lock:
         if address not in _clients:
             _clients[address] = Client(*address)
@@ -120,14 +120,14 @@ class SourceTask:
         self._claims = claims_for(options.ledger, self.queue, options.visibility)
         self._tracer = Tracer(options.attempt_log, self.queue.name, options.visibility)
         self._acknowledger = Acknowledger(self.queue, options.threads, monotonic)
-        self._at_end = ExitStack()  # acks of deletes that are under way, then what has to be closed
+        self._at_end = ExitStack()  # writes the acks of deletes in progress, then closes what was opened
         self._at_end.callback(self._tracer.close)
         self._at_end.callback(self._acknowledger.close)
         self._rows_left, self._bytes_left = assignment.rows, assignment.bytes
         self._unconfirmed: frozenset[str] | None = None
-        self._not_committed: set[str] = set()  # what others of the batch had sealed when this task looked
+        self._not_committed: set[str] = set()  # ids that others of the batch had sealed when this task last looked
         self._part = 0
-        self._tasks = 0  # of the batch
+        self._tasks = 0  # how many the batch has
 
     def tables(self) -> Iterator[pa.Table]:
         """The sealed parts of this task, in order."""
@@ -145,8 +145,8 @@ class SourceTask:
                 self._part += 1
 
     def seal_first(self, arrivals: Sequence[Arrival]) -> None:
-        """Seals what the driver has received for this task as its first part. The task itself finds it sealed,
-        acknowledges it, and receives the rest. What is not sealed returns to the queue."""
+        """Seals messages that the driver has received for this task, as its first part. The task itself finds that
+        part, acknowledges it, and receives the rest. Messages that are not sealed return to the queue."""
         first = SegmentId(self.assignment.batch, self.assignment.task, 0)
         with self._at_end:
             self._check_log()
@@ -159,11 +159,11 @@ class SourceTask:
                 self._put(first, sifted, last=False)
 
     def _check_log(self) -> None:
-        """The driver has sealed the batch's plan in its log. Who does not find it there sees another log, or an older
-        copy that somebody has put in its place."""
+        """Checks that the log has the batch's plan, as the driver has sealed it there. If not, this executor sees
+        another log, or an older copy that was put in its place."""
         plan, batch = self.log.plan(self.assignment.batch), self.assignment.batch
         if plan is not None and plan["id"] == self.assignment.plan:
-            # A reset that has taken the log from the query of this task may end the batch without what it seals.
+            # If a reset has taken the log away from this query, the batch may end without what this task seals.
             self.log.check_owner(self.options.owner)
             self._tasks = task_count(plan)
             return
@@ -177,8 +177,8 @@ class SourceTask:
         )
 
     def _sealed(self, segment_id: SegmentId) -> Sealed | None:
-        """What is sealed there. If nothing is, nothing of ours may be behind it either: an ack, or a further part,
-        tells of a segment that was there. Unless another attempt has just sealed it."""
+        """The sealed segment, or None. If there is none, an ack of it or a later part of this task proves that it was
+        there: then it is lost, unless another attempt has just sealed it."""
         sealed = self.log.read(segment_id)
         if sealed is not None:
             return sealed
@@ -205,13 +205,15 @@ class SourceTask:
             monotonic=self._monotonic,
         )
         sifted = self._sift(receiver.run())
-        # A FIFO queue gives out no more of a group that is in flight: seal, delete, and ask again, while there is time.
-        # If nothing is deleted before the commit, there is nothing to ask for.
+        # A FIFO queue delivers no more of a group while messages of it are in flight. So seal, delete, and receive
+        # again while there is time. With `ack=committed` nothing is deleted before the commit: it would deliver
+        # nothing.
         last = not self.queue.fifo or self.options.ack == "committed" or receiver.enough or not sifted.messages
         return self._seal(segment_id, sifted, last=last)
 
     def _sift(self, arrivals: Sequence[Arrival]) -> _Sifted:
-        """What is new among the arrivals, stays ours long enough, and is not another's by the ledger."""
+        """Finds the messages that are new, stay hidden long enough, and are not claimed by another worker in the
+        ledger."""
         sifted = _Sifted(sum(len(arrival.messages) for arrival in arrivals), self._of_backlog(arrivals))
         fresh: dict[str, SourceMessage] = {}
         now, known, by_key = self._monotonic(), self._known_ids(arrivals), self._claims.by_key
@@ -237,7 +239,7 @@ class SourceTask:
     def _known_ids(self, arrivals: Sequence[Arrival]) -> Collection[str]:
         if self._unconfirmed is None:
             self._unconfirmed = frozenset(self._unconfirmed_deletes() if self.assignment.unconfirmed else ())
-        # What another task has sealed was delivered before, to that task; SQS counts deliveries.
+        # What another task has sealed was delivered before, to that task: its receive count is above 1.
         if self.assignment.replay or any(m.receive_count > 1 for arrival in arrivals for m in arrival.messages):
             self._not_committed.update(self._sealed_by_others())
         return self._unconfirmed | self._not_committed if self._not_committed else self._unconfirmed  # may be a million
@@ -246,8 +248,8 @@ class SourceTask:
         return self.log.unconfirmed_deletes().get(queue_id(self.queue), {})
 
     def _sealed_by_others(self) -> Iterator[str]:
-        """What other tasks of the batch, or other attempts of this one, have sealed may be visible again by now. It is
-        looked up after each receive, as they may have done so in this very run."""
+        """The ids of messages that other tasks of the batch, or other attempts of this one, have sealed: these may be
+        visible again. They are looked up after each receive, because those tasks may run at the same time."""
         files = self.log.files(self.assignment.batch)
         for segment_id in files.sealed:
             if segment_id.task == self.assignment.task and segment_id.part >= self._part:  # see `_lose`
@@ -264,15 +266,15 @@ class SourceTask:
     # Sealing.
 
     def _seal(self, segment_id: SegmentId, sifted: _Sifted, *, last: bool) -> Sealed:
-        """Seals and acknowledges; returns what of the segment is to be given out."""
+        """Seals and acknowledges. Returns the segment with the rows that are to be given out."""
         sealed = self._put(segment_id, sifted, last=last)
         if sealed.meta.attempt != self.attempt:
             return self._acknowledge_replayed(sealed)
         return self._acknowledge(sealed, sifted, _hidden_until(sifted.messages))
 
     def _put(self, segment_id: SegmentId, sifted: _Sifted, *, last: bool) -> Sealed:
-        """What is sealed there now: our messages, or those of another attempt that was first."""
-        reading = self._sqs_clock.read() if sifted.messages else UNKNOWN  # before `_in_time`: it takes its time
+        """Seals the messages. Returns what is sealed now: these, or those of another attempt that was first."""
+        reading = self._sqs_clock.read() if sifted.messages else UNKNOWN  # before `_in_time`, as it may take long
         table = self._in_time(sifted)
         hidden_until = reading.earliest(_hidden_until(sifted.messages))
         crash_points.reached("before-seal")
@@ -282,8 +284,9 @@ class SourceTask:
             self._return_to_queue(sifted.messages)
             raise
         crash_points.reached("after-seal")
-        # Somebody may have replaced the log since this task began. Then no driver of it knows the segment: its messages
-        # stay in the queue. They come back by themselves, as another plan may have a task that finds the segment.
+        # The log may have been replaced since this task began. Then no driver of the log knows the segment, and nothing
+        # is deleted. The messages are not returned either, as another plan may have a task that finds the segment: they
+        # become visible when their visibility timeout ends.
         self._check_log()
         if sealed.meta.attempt != self.attempt:
             self._lose(sealed, sifted.messages)
@@ -292,8 +295,9 @@ class SourceTask:
         return sealed
 
     def _check_not_replaced(self, sealed: Sealed) -> None:
-        """If its name was free only because the first segment was removed, nothing of it may be deleted: the table may
-        have the batch made of the first one. The same if it is gone already, with a log that somebody has replaced."""
+        """If the name was free only because the first segment was removed, nothing of this one may be deleted: the
+        table may have the batch as made of the first one. The same holds if this one is gone, because the log was
+        replaced."""
         files = self.log.files(sealed.segment_id.batch)
         if files.is_replaced(sealed):
             raise self.log.replaced(sealed.segment_id)
@@ -304,7 +308,7 @@ class SourceTask:
             )
 
     def _in_time(self, sifted: _Sifted) -> pa.Table:
-        """The segment's rows. Claims and tables take their time: what is no longer surely ours returns to the queue."""
+        """The segment's rows. Claims and tables take time: messages that may no longer be ours return to the queue."""
         while True:
             table = columns.table(sifted.messages, self._label, self.options.columns)
             until = self._monotonic() + self.options.margin
@@ -316,9 +320,9 @@ class SourceTask:
             sifted.messages = [m for m in sifted.messages if m.hidden_until > until]
 
     def _lose(self, winner: Sealed, messages: list[SourceMessage]) -> None:
-        """Another attempt was first: what it has too is deleted, or left to its driver with `ack=committed`; the rest
-        returns to the queue. So does a key that we have claimed: if the winner had it too, its claim has ended, and the
-        ledger refuses its record."""
+        """Another attempt was first. Messages that it has sealed too are deleted, or left to the driver with
+        `ack=committed`. The rest returns to the queue, and so does a message whose key we have claimed: if the winner
+        has it too, the winner's claim has ended, and the ledger refuses its record."""
         sealed = set(winner.table.column("message_id").to_pylist())
         both = [m for m in messages if m.fence is None and m.message.message_id in sealed]
         self._return_to_queue([m for m in messages if m.fence is not None or m.message.message_id not in sealed])
@@ -330,18 +334,18 @@ class SourceTask:
         self._hide([(m, 0) for m in messages])
 
     def _hide(self, messages: Sequence[tuple[SourceMessage, int]]) -> None:
-        """For so many seconds each; 0 returns a message to the queue."""
+        """Hides each message for its number of seconds; 0 returns it to the queue."""
         returned = [Returned(m.message.receipt, m.hidden_until, seconds) for m, seconds in messages]
         return_messages(self.queue, returned, self._monotonic())
 
     # Acknowledging.
 
     def _acknowledge_replayed(self, sealed: Sealed) -> Sealed:
-        """A segment of another or an earlier attempt. Without an ack, its messages may still be in the queue."""
+        """For a segment of another or an earlier attempt. If it has no ack, its messages may still be in the queue."""
         ack = self.log.read_ack(sealed.segment_id, sealed.meta.attempt)
         if ack is not None:
             return sealed.without(ack.refused)
-        # Who sealed it may have died before it looked: then it belongs to no batch, and nothing of it may be deleted.
+        # Its attempt may have died before it made these checks. If the segment belongs to no batch, nothing is deleted.
         self._check_log()
         if self.log.through() >= sealed.segment_id.batch:
             raise BatchAlreadyCommitted(
@@ -353,7 +357,7 @@ class SourceTask:
         return self._acknowledge(sealed, _Sifted(len(sealed.table)), hidden_until)
 
     def _acknowledge(self, sealed: Sealed, sifted: _Sifted, hidden_until: float) -> Sealed:
-        """Deletes in the background, while the rows are given out. Returns what is to be given out."""
+        """Deletes in the background, while the rows are given out. Returns the segment with the rows to give out."""
         refused = self._claims.record(sealed.table)
         rows = sealed.without(refused)
         ack = SegmentAck(
@@ -370,15 +374,16 @@ class SourceTask:
         )
         again = [*sifted.redelivered, *sifted.done]
         if self.options.ack == "committed" and again:
-            # What this very batch has sealed is not committed yet, whatever became of its log since. Its driver will
-            # delete it, but not by the newest receipt, as it was delivered since: SQS may forget such a delete.
+            # Messages that this batch has sealed are not committed yet, whatever has happened to its log since. The
+            # driver will delete them, but with an older receipt, as they were delivered again: SQS may forget such a
+            # delete.
             not_committed = self._not_committed.union(self._sealed_by_others())
             held = [m for m in again if m.message.message_id in not_committed]
             again = [m for m in again if m.message.message_id not in not_committed]
             ack = replace(ack, unconfirmed=sent_times(columns.table(held, self._label, ())))
         duplicates = self._delete_duplicates(again)
         deletes = self._acknowledger.acknowledge(rows.table, hidden_until) if self.options.ack == "sealed" else None
-        if self.queue.fifo and not sealed.meta.last:  # its groups go on only when they are deleted
+        if self.queue.fifo and not sealed.meta.last:  # its groups continue only when they are deleted
             self._write_ack(sealed.segment_id, ack, deletes, duplicates)
         else:
             self._at_end.callback(self._write_ack, sealed.segment_id, ack, deletes, duplicates)
@@ -403,7 +408,7 @@ class SourceTask:
         )
 
     def _of_backlog(self, arrivals: Sequence[Arrival]) -> int | None:
-        """Of all that was received, whatever becomes of it: what was sent before an AvailableNow query began."""
+        """How many of all received messages were sent before an AvailableNow query began."""
         before = self.assignment.before
         if before is None:
             return None
@@ -416,8 +421,8 @@ def _hidden_until(messages: Sequence[SourceMessage]) -> float:
 
 
 def rows(table: pa.Table, schema: pa.Schema, planned_at: int) -> Iterator[pa.RecordBatch]:
-    """The table as record batches with just the columns and types that Spark expects. `planned_at` is not sealed: it is
-    the batch's, in milliseconds."""
+    """The table as record batches with just the columns and types that Spark expects. `planned_at`, in
+    milliseconds, is not sealed: it belongs to the batch."""
     stamp = pa.scalar(planned_at * 1_000, columns.TIME)
     table = table.append_column("planned_at", pa.repeat(stamp, len(table)))
     chosen = table.select(schema.names).cast(schema)

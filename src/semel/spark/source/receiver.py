@@ -1,6 +1,6 @@
-"""Receiving with several threads, until there is enough, or no more, or no more time.
+"""Receives with several threads, until there are enough messages, or no more, or no time is left.
 
-The rule: whatever was received is handed on, also when a call has failed; nothing that arrived is dropped.
+The rule: all messages that were received are handed on, even if a call has failed; nothing that arrived is dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from semel.sqs.client import Queue, Received
 from semel.sqs.errors import SqsError
 
 _log: Final = logging.getLogger("semel.spark")
-FIRST_WAIT: Final = 1  # seconds that the first call waits for a message; once some have come, none waits
-EMPTY: Final = 2  # so many empty answers in a row end a thread: a short poll may miss what is there
+FIRST_WAIT: Final = 1  # seconds that calls wait for the first message; once some have come, no call waits
+EMPTY: Final = 2  # empty answers in a row that end a thread: a short poll may miss messages
 
 
 class Arrival(NamedTuple):
-    """The messages of one answer. Times are taken before the call, so that the visibility is rather under-estimated."""
+    """The messages of one answer. Times are taken before the call, so that `hidden_until` is never too late."""
 
     at: float  # seconds since 1970
     hidden_until: float  # monotonic
@@ -57,7 +57,7 @@ class Receiver:
         self._lock = threading.Lock()
 
     def run(self) -> list[Arrival]:
-        """Raises the error of a call to SQS only if nothing at all was received, and any other error always."""
+        """Raises the error of a call to SQS only if nothing was received. Any other error is always raised."""
         helpers = [threading.Thread(target=self._receive, daemon=True) for _ in range(self._threads - 1)]
         for helper in helpers:
             helper.start()
@@ -72,7 +72,7 @@ class Receiver:
 
     @property
     def enough(self) -> bool:
-        """Whether it ended for want of room or time, not of messages."""
+        """Whether it ended because a limit or the time was reached, and not because no more messages came."""
         return self._rows_left <= 0 or self._bytes_left <= 0 or self._monotonic() >= self._until
 
     def _receive(self) -> None:

@@ -1,7 +1,7 @@
-"""Messages that go back to their queue.
+"""Returns messages to their queue.
 
-The rule: SQS is asked once, and only while the messages are ours. After a lost answer another task may have received
-them: asking again would show them to a third one, although the second has them.
+The rule: SQS is called once, and only while the messages are ours. If the answer is lost, another task may have
+received them: a second call would make them visible to a third task while the second one has them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from semel.sqs.client import Queue
 from semel.sqs.errors import SqsError
 
 _log: Final = logging.getLogger("semel.spark")
-LONGEST: Final = 30.0  # seconds: a task or a stop is not held up longer
+LONGEST: Final = 30.0  # seconds: a task or a stop waits no longer than this
 
 
 class Returned(NamedTuple):
-    """A message is to be hidden for so many seconds, or shown at once with 0. `hidden_until`: how long it is ours."""
+    """A message to hide for `seconds`, or to make visible at once with 0. `hidden_until`: until when it is ours."""
 
     receipt: str
     hidden_until: float
@@ -26,7 +26,8 @@ class Returned(NamedTuple):
 
 
 def return_messages(queue: Queue, messages: Iterable[Returned], now: float) -> None:
-    """`now` by the monotonic clock. What fails, or is not ours any more, comes back when its visibility ends."""
+    """`now`: a time of the monotonic clock. Messages that are no longer ours, or for which the call fails, come back
+    when their visibility timeout ends."""
     ours = [message for message in messages if message.hidden_until > now]
     if not ours:
         return

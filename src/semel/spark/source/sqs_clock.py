@@ -1,11 +1,11 @@
-"""What time it is at SQS: until when a message is hidden is a time by SQS's clock, and so is what a segment says of it.
+"""SQS's clock: it decides until when a message is hidden, so the times in segments are times of this clock.
 
 The rules:
-1. Clocks of hosts decide nothing that another host relies on. Each host measures how far SQS's clock is from its own
-   monotonic one, by the Date of an answer. A slow call, or a process that stands still, only widens the bounds.
-2. Of the bounds, that one is taken by which a message is visible earlier.
-3. If SQS does not answer, nothing is known, and no delete of another's messages is believed. If its answers have no
-   Date, the host's own clock counts, give or take `SKEW`.
+1. No host relies on another host's clock. Each host measures the difference between SQS's clock and its own monotonic
+   clock, by the Date header of an answer. A slow call, or a process that is paused, only widens the bounds.
+2. Of the two bounds, the one by which a message becomes visible earlier is used.
+3. If SQS does not answer, nothing is known, and no delete of messages that another host received counts as confirmed.
+   If its answers have no Date, the host's own clock is used, plus or minus `SKEW`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from semel.sqs.client import Client
 from semel.sqs.client.error_parser import server_time
 
 _log: Final = logging.getLogger("semel.spark")
-TIMEOUT: Final = 5.0  # seconds to wait for the answer: bounds that are further apart are of little use
-VALID: Final = 60.0  # seconds; two clocks run at the same speed for so long
-MARGIN: Final = 1.0  # seconds that SQS's servers may differ by
-SKEW: Final = 5.0  # seconds that a host's clock may differ from SQS's, where SQS does not say what time it is
+TIMEOUT: Final = 5.0  # seconds to wait for the answer: wider bounds are of little use
+VALID: Final = 60.0  # seconds for which a reading is used: in this time, two clocks do not drift apart
+MARGIN: Final = 1.0  # seconds by which the clocks of SQS's servers may differ
+SKEW: Final = 5.0  # seconds by which a host's clock may differ from SQS's, if SQS does not send its time
 
 
 def sqs_time(client: Client) -> float | None:
@@ -42,11 +42,11 @@ class Reading:
     high: float = inf
 
     def earliest(self, monotonic: float) -> float:
-        """SQS's time at this moment of ours, at the earliest; 0 if nothing is known."""
+        """The earliest time that SQS's clock can show at this monotonic time; 0 if nothing is known."""
         return max(0.0, monotonic + self.low)
 
     def surely_before(self, sqs: float) -> float:
-        """The moment of ours until which it is surely not that time yet at SQS."""
+        """The monotonic time until which SQS's clock has certainly not reached `sqs`."""
         return sqs - self.high - MARGIN
 
 
@@ -54,7 +54,7 @@ UNKNOWN: Final = Reading()
 
 
 class SqsClock:
-    """`ask` is a call that says what time it is at SQS; `clock` is the host's."""
+    """`ask` returns SQS's time, or None if SQS does not send it; `clock` is the host's."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SqsClock:
         self._reading, self._valid_until = UNKNOWN, -inf
 
     def read(self) -> Reading:
-        """Asks SQS, once in a while."""
+        """The current reading. SQS is asked again when the last one is older than `VALID`."""
         sent = self.monotonic()
         if sent >= self._valid_until:
             self._reading = self._asked(sent)
@@ -77,7 +77,7 @@ class SqsClock:
         try:
             date = self._ask()
         except SemelError as error:
-            _log.warning("what time it is at SQS is not known, so deletes on other hosts are not believed: %s", error)
+            _log.warning("SQS's time is not known, so deletes of other hosts' messages stay unconfirmed: %s", error)
             return UNKNOWN
         received = self.monotonic()
         if date is None:
@@ -88,5 +88,5 @@ class SqsClock:
 
 @cache
 def clock_of(client: Client) -> SqsClock:
-    """One a process and client: workers are used again."""
+    """One per process and client: Spark reuses its workers."""
     return SqsClock(partial(sqs_time, client))

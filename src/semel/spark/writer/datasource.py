@@ -1,13 +1,14 @@
 """`df.write.format("sqs")` and `df.writeStream.format("sqs")`: every row becomes a message.
 
-What holds, also if tasks fail, run twice at once, or a batch is run again after a crash:
+What holds, even if tasks fail or run twice at once, or a batch is run again after a crash:
 1. No row is lost: when a task or batch has succeeded, SQS has confirmed each of its messages.
 2. FIFO queues: a retried task or replayed batch sends nothing twice within SQS's five minutes. Each message has a
    deduplication id: the row's own, else its key, else one made of query and batch (or job), task and content.
-3. Standard queues do not deduplicate: such a task may send a message again. It then has the same `idempotency-key`
-   attribute as the first (the row's key, else the id of rule 2), by which Semel's consumer and source recognise it.
-4. FIFO queues: rows of one group that are in one partition are sent in its order. A message that SQS did not take at
-   first, while it took others of the same call, is sent after those.
+3. Standard queues do not deduplicate: a retried task may send a message again. The second message has the same
+   `idempotency-key` attribute as the first (the row's key, else the id of rule 2), by which Semel's consumer and source
+   recognise it.
+4. FIFO queues: rows of one group in one partition are sent in the order of the partition. If SQS accepts some messages
+   of a call and not others, the others are sent after them.
 The id of rule 2 needs a plan that computes the same rows again: a column of random numbers makes new messages.
 """
 
@@ -52,7 +53,7 @@ class TaskResult(WriterCommitMessage):
 
 
 class _QueueWriter:
-    """What both writers share. Made on the driver for a job or query, and pickled to the executors."""
+    """The code that both writers share. Created on the driver for a job or query, and pickled to the executors."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -107,7 +108,7 @@ class _QueueWriter:
 
 
 class SqsWriter(_QueueWriter, DataSourceArrowWriter):
-    """`df.write.format("sqs")`. With the option `sendId`, a job that is run again makes the same ids."""
+    """`df.write.format("sqs")`. With the option `sendId`, a job that is run again creates the same ids."""
 
     def __init__(self, options: WriteOptions) -> None:
         super().__init__(options)
@@ -124,7 +125,8 @@ class SqsWriter(_QueueWriter, DataSourceArrowWriter):
 
 
 class SqsStreamWriter(_QueueWriter, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("sqs")`. Ids are made of the query's id, which its checkpoint keeps, and the batch."""
+    """`df.writeStream.format("sqs")`. Message ids are made of the batch and the query's id, which is kept in its
+    checkpoint."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         task = _task()

@@ -1,4 +1,4 @@
-"""Encodes rows as messages: which column is what, the id of each message, and why a row cannot be sent.
+"""Encodes rows as messages: which column is used for what, the id of each message, and why a row cannot be sent.
 
 The rule: a message's id is made of its origin (query and batch, or job), the task and its content; equal rows of a task
 are numbered. So a retried task makes the same ids, in whatever order its rows come, and two rows never share one.
@@ -22,7 +22,7 @@ from semel.messages.keys import PRODUCER_KEY
 from semel.sqs import Entry, limits
 
 _ID_BYTES: Final = 16
-_SHORT_BYTES: Final = 8  # of an id, to recognise equal rows; a collision does no harm, the row is only numbered
+_SHORT_BYTES: Final = 8  # of an id, to recognise equal rows; a collision is harmless: the row gets a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(slots=True)
 class Rows:
-    """Encodes the rows of one task. To number equal rows it keeps 8 bytes per row, which are some 80 in Python."""
+    """Encodes the rows of one task. To number equal rows it keeps 8 bytes per row, which take about 80 in Python."""
 
     columns: Columns
     scope: str
@@ -174,7 +174,7 @@ def _attributes(batch: pa.RecordBatch, columns: Columns) -> Iterator[dict[str, s
 
 
 def as_text(value: Any) -> str:
-    """A value as an attribute: texts as they are, the rest as in JSON."""
+    """A value as an attribute: texts unchanged, anything else as in JSON."""
     return value if isinstance(value, str) else as_json(value).strip('"')
 
 

@@ -13,7 +13,7 @@ from semel.spark.source.options import OptionError, option, parse_options
 from semel.spark.suggestions import did_you_mean
 from semel.spark.writer.encoder import Columns
 
-# The options that name a column, and the column that each is without it.
+# The options that name a column, and the default of each.
 _COLUMN_OPTIONS: Final = {
     "bodyColumn": "body",
     "groupColumn": "group_id",
@@ -22,7 +22,8 @@ _COLUMN_OPTIONS: Final = {
     "delayColumn": "delay_seconds",
     "attributesColumn": "attributes",
 }
-# Columns of the source that say how a message came, not what it is: read from one queue, written to another.
+# Columns of the source that describe the delivery, not the message: they are ignored when rows of one queue are
+# written to another.
 _OF_THE_SOURCE: Final = frozenset(
     (
         *("message_id", "sequence_number", "sent_at", "first_received_at", "received_at", "receive_count", "queue"),
@@ -33,7 +34,7 @@ _OF_THE_SOURCE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What `df.write.format("sqs")` was told; `columns` follow from the column options and the rows' schema."""
+    """The options of `df.write.format("sqs")`. `columns` follow from the column options and the rows' schema."""
 
     queue: str = option()
     threads: int = option(4, limits=(1, 256))
@@ -57,7 +58,7 @@ class WriteOptions:
 
 
 def write_options(raw: Mapping[str, str], schema: StructType) -> WriteOptions:
-    """Raises OptionError that names the option or the column, and says what is possible."""
+    """Reads the options. Raises OptionError, which names the wrong option or column and what is possible."""
     values = parse_options(WriteOptions, raw, "writing to format 'sqs'")
     if "queue" not in values:
         raise OptionError("option 'queue' is missing: the name, URL or ARN of the queue to write to")
@@ -69,7 +70,7 @@ def write_options(raw: Mapping[str, str], schema: StructType) -> WriteOptions:
             "option 'rejects' is given, but oversized is 'fail': set oversized to 'reject' or leave it out"
         )
     if "rejects" in values:
-        values["rejects"] = open_store(values["rejects"]).url  # the same for whoever is in another folder
+        values["rejects"] = open_store(values["rejects"]).url  # absolute, for processes in other folders
     chosen = {name: values.get(name.replace("Column", "_column")) for name in _COLUMN_OPTIONS}
     return WriteOptions(columns=_columns(chosen, schema), **values)
 
@@ -79,7 +80,7 @@ def _columns(named: Mapping[str, str | None], schema: StructType) -> Columns:
     for name, column in named.items():
         if column is not None and column not in names:
             raise OptionError(f"option '{name}': there is no column {column!r}{did_you_mean(column, names)}")
-    # Without a body, a column is part of the message, and serves for more only if an option says so.
+    # Without a body column, every column is part of the body; it has another use only if an option names it.
     usual = _COLUMN_OPTIONS if named["bodyColumn"] or "body" in names else {}
     chosen = {name: column or (usual[name] if usual.get(name) in names else None) for name, column in named.items()}
     columns = Columns(

@@ -1,6 +1,6 @@
 """Rows that cannot be sent, each with its reason, as Parquet files that Spark can read.
 
-The rule: a retry of a task writes files of the same names, so no row is there twice.
+The rule: a retry of a task writes files with the same names, so no row is in them twice.
 """
 
 from __future__ import annotations

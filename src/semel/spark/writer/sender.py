@@ -1,7 +1,7 @@
 """Sends messages to a queue: ten per call, several calls at once, in order within a group.
 
 The rule: a message counts as sent only after SQS has confirmed it. A message that SQS refuses goes to `on_refused`; any
-other failure ends the task, and with it every thread, before another message is sent.
+other failure ends the task and all its threads before another message is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semel.sqs import Client, Failure, Queue, limits
 from semel.sqs.client.error_parser import throttled, transient
 from semel.sqs.errors import BadRequest, QueueNotFound, ServerFailed, SqsError, Throttled
 
-MAX_ATTEMPTS: Final = 8  # of a call; if all are throttled, they take half a minute
+MAX_ATTEMPTS: Final = 8  # of a call; if all attempts are throttled, they take half a minute
 WAITING_CALLS: Final = 2  # per thread
 
 OnSent = Callable[[Sequence[Outgoing]], None]
@@ -33,11 +33,12 @@ class SendError(SemelError):
 
 
 class SendPermissionDenied(SendError, PermissionDenied):
-    """The credentials are missing, or do not allow to send to the queue. Allow sqs:SendMessage on the queue."""
+    """The credentials are missing, or do not allow sending to the queue. Allow sqs:SendMessage on the queue."""
 
 
 def client_for(address: tuple[str | None, str | None, str | None]) -> Client:
-    """One client per process and address. It is patient: a task that fails sends all its rows again."""
+    """One client per process and address. It retries for long, because a task that fails has to send all its rows
+    again."""
     with _clients_lock:
         if address not in _clients:
             _clients[address] = Client(*address, max_attempts=MAX_ATTEMPTS)
@@ -45,7 +46,7 @@ def client_for(address: tuple[str | None, str | None, str | None]) -> Client:
 
 
 def send_error(queue: str, error: SqsError) -> SemelError:
-    """What a failed call means for the writer: an outage stays what it is, anything else is a SendError."""
+    """The error to raise for a failed call: an outage is raised unchanged, anything else becomes a SendError."""
     if isinstance(error, Unavailable):
         return error
     kind = SendPermissionDenied if isinstance(error, PermissionDenied) else SendError
@@ -53,7 +54,8 @@ def send_error(queue: str, error: SqsError) -> SemelError:
 
 
 class Sender:
-    """`send` takes messages and may return before they are sent; `close` returns when they are, or raises why not.
+    """`send` takes messages and may return before they are sent; `close` returns when they are sent, or raises the
+    error.
 
     `on_sent` and `on_refused` are called one at a time, from any thread.
     """
@@ -63,7 +65,8 @@ class Sender:
         self._on_sent, self._on_refused = on_sent, on_refused
         self._reporting = threading.RLock()
         self._error: BaseException | None = None
-        # For a FIFO queue each thread has its own inbox, which a group never leaves; else one inbox serves all.
+        # For a FIFO queue each thread has its own inbox, and a group always goes to the same one. Otherwise all threads
+        # share one inbox.
         count = threads if queue.fifo else 1
         self._inboxes = [Inbox[list[Outgoing] | None](WAITING_CALLS * threads // count) for _ in range(count)]
         self._calls: list[list[Outgoing]] = [[] for _ in range(count)]  # the next call of each inbox
@@ -115,7 +118,7 @@ class Sender:
         for thread in self._threads:
             thread.join()
 
-    # The threads. They empty their inboxes to the end, also after an error: `put` never waits for ever.
+    # The threads. They empty their inboxes even after an error, so `put` never waits forever.
 
     def _run(self, inbox: Inbox[list[Outgoing] | None]) -> None:
         while (messages := inbox.get()) is not None:
@@ -133,7 +136,7 @@ class Sender:
                 raise send_error(self._queue.name, error) from error
             if len(messages) == 1:
                 self._refuse(messages[0], str(error))
-            else:  # the call was refused as a whole: find out because of which message
+            else:  # the whole call was refused: find out which message was the reason
                 for message in messages:
                     self._send([message])
             return

@@ -1,6 +1,6 @@
-"""What Semel's own broker can do beyond SQS: peek, receive by id, faults, history.
+"""The client of the broker's admin interface, which goes beyond SQS: peek, receive by id, faults, history.
 
-`Admin.of(client)` is None if the endpoint is AWS or another one. Requests are signed as the client's own are.
+`Admin.of(client)` is None if the endpoint is not Semel's broker. Requests are signed like the client's calls.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class AdminError(SqsError):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Messages in the order of the queue: as SQS shows them, and `State`, `Place`, `ExpiresAt` …
+    """Messages in the order of the queue, as SQS shows them, with `State`, `Place`, `ExpiresAt` and others.
 
-    `next` is what to pass as `after` for more, None at the end of the queue. `end` is what to pass as `after` for only
-    those that come later than this answer. `scanned` counts also those that a word left out."""
+    Pass `next` as `after` to get the next page; it is None at the end of the queue. Pass `end` as `after` to get only
+    messages that arrive after this answer. `scanned` also counts the messages that `word` excluded."""
 
     messages: list[dict[str, Any]]
     next: int | None
@@ -51,8 +51,8 @@ class Admin:
 
     @classmethod
     def of(cls, client: Client) -> Admin | None:
-        """None if the endpoint is not Semel's broker. It is asked until it answers, then the answer is kept for this
-        client; raises if nothing answers at all."""
+        """None if the endpoint is not Semel's broker, or answers only with server errors. Any other answer is cached
+        for this client. Raises if nothing answers."""
         with _lock:
             known = _known.get(client)
         if known is None:
@@ -65,14 +65,14 @@ class Admin:
     # Reading.
 
     def health(self) -> dict[str, Any]:
-        """Its version, and `now`: the time by its clock."""
+        """The broker's version, and `now`: the time of its clock."""
         return self._get("health")
 
     def queues(self) -> list[dict[str, Any]]:
         """Every queue of the client's region and account, with its name, ARN, attributes, and counts: visible,
         in_flight, delayed, oldest_age …"""
         rows: list[dict[str, Any]] = self._get("queues")["queues"]
-        # The broker calls those of other regions and accounts by their ARNs.
+        # The broker lists queues of other regions and accounts under their ARNs.
         return [row for row in rows if row["name"] != row["arn"]]
 
     def peek(
@@ -87,10 +87,10 @@ class Admin:
         group: str | None = None,
         word: str | None = None,
     ) -> Page:
-        """One page. Without `bodies`, each is cut to its first 200 characters, and `BodyBytes` says how long it is.
+        """One page. Without `bodies`, each body is cut to its first 200 characters, and `BodyBytes` has its length.
 
-        `word`: those in whose attributes it may occur, whatever its capitals, and a few others.
-        A page may hold fewer than `limit`, even none, and yet have a `next`: one request never takes long."""
+        `word` selects messages whose attributes may contain it, in upper or lower case, and includes a few others.
+        A page may have fewer than `limit` messages, or none, and still have a `next`, so that no request takes long."""
         wanted: dict[str, Any] = {"after": after, "limit": limit, "bodies": bodies}
         optional = {"state": state, "group": group, "ids": ids, "word": word}
         wanted |= {name: value for name, value in optional.items() if value is not None}
@@ -99,7 +99,7 @@ class Admin:
         return Page(messages, answer.get("Next"), answer["End"], answer.get("Scanned", len(messages)))
 
     def messages(self, queue: str, *, after: int = 0, limit: int = MOST, **wanted: Any) -> Iterator[dict[str, Any]]:
-        """All that match, page by page; `limit` is that of a page."""
+        """All messages that match, fetched page by page; `limit` is the size of a page."""
         place: int | None = after
         while place is not None:
             page = self.peek(queue, after=place, limit=limit, **wanted)
@@ -115,10 +115,10 @@ class Admin:
     def receive_ids(
         self, queue: str, ids: Sequence[str], *, visibility: int = 30, places: Sequence[int] | None = None
     ) -> list[Received]:
-        """Receives these, in this order; those that are not there or not visible are left out.
+        """Receives the messages with these ids, in this order; those that do not exist or are not visible are left out.
 
-        At most 1,000 at once. `places`, as a peek gave them, spare the broker the search for the ids. The order of FIFO
-        groups is the caller's to keep."""
+        At most 1,000 in one call. With `places`, as a peek returned them, the broker need not search for the ids. The
+        caller has to keep the order of FIFO groups."""
         body: dict[str, Any] = {"ids": list(ids), "visibility": visibility}
         if places is not None:
             body["places"] = list(places)
@@ -168,7 +168,7 @@ class Admin:
         raise AdminError(f"{method} /_semel/{where} at {self._client.endpoint}: {text}", status=answer.status)
 
     def _mended(self, method: str, path: str, data: bytes, refused: Answer) -> Answer:
-        """A call of SQS makes the client correct a wrong clock and renew credentials that have expired."""
+        """Repeats the request after a call of SQS, which corrects a wrong clock and renews expired credentials."""
         try:
             self._client.call("ListQueues", {"MaxResults": 1})
         except CredentialsRefused:
@@ -183,7 +183,7 @@ _known: weakref.WeakKeyDictionary[Client, bool] = weakref.WeakKeyDictionary()
 
 
 def _is_broker(client: Client) -> bool | None:
-    """None if that cannot be told: a server error may come from a proxy, and be over in a moment."""
+    """None if this cannot be determined: a server error may come from a proxy, and soon be over."""
     host = urlsplit(client.endpoint).hostname or ""
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
         return False

@@ -1,7 +1,7 @@
-"""Batches of any length over calls of ten: split, send, and send again only what failed in passing.
+"""Batches of any length in calls of ten: split, send, and resend only the entries whose failure is transient.
 
-The rule: each entry has one outcome, in the order they were given. An error of a whole call is raised as long as no
-entry has an outcome; after that, the entries that have none get it as their Failure: nobody repeats what was done.
+The rule: each entry gets one outcome, in the order given. If a whole call fails, the error is raised only if no entry
+has an outcome yet. Otherwise it becomes the Failure of the entries without one, so that callers repeat only those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNANSWERED = Failure("NoAnswer", "the answer says nothing about this entry", se
 def parts(
     sizes: Iterable[tuple[int, int]], most: int = MAX_BATCH_ENTRIES, room: int = MAX_BATCH_BYTES
 ) -> Iterator[list[int]]:
-    """Cuts (place, bytes) into runs of places, in order, of at most `most` entries and `room` bytes each."""
+    """Splits (place, bytes) pairs into lists of places, in order, of at most `most` entries and `room` bytes each."""
     part: list[int] = []
     filled = 0
     for place, size in sizes:
@@ -41,7 +41,7 @@ def parts(
 class Batch:
     """One batch operation on one queue. `entries` are in wire form, each with its place as its Id.
 
-    With `timeout` each entry is tried once, and those that have had no turn after so many seconds have failed."""
+    With `timeout`, each entry is tried once, and those not sent within that many seconds have failed."""
 
     def __init__(
         self, queue: Queue, operation: str, entries: Sequence[dict[str, Any]], timeout: float | None = None
@@ -50,7 +50,7 @@ class Batch:
         self._operation = operation
         self._entries = entries
         self._ends = None if timeout is None else monotonic() + timeout
-        # What the answer says of an entry: its element of Successful, or why it failed.
+        # For each entry: its element of Successful, or why it failed.
         self.outcomes: list[dict[str, Any] | Failure | None] = [None] * len(entries)
 
     def run(self, split: Iterable[list[int]]) -> list[dict[str, Any] | Failure]:
@@ -77,7 +77,7 @@ class Batch:
             part = again
 
     def _once(self, part: list[int]) -> list[tuple[int, Failure]]:
-        """One call; returns what failed."""
+        """One call; returns the entries that failed."""
         queue = self._queue
         left = None if self._ends is None else self._ends - monotonic()
         if left is not None and left <= 0:
@@ -85,7 +85,7 @@ class Batch:
         try:
             answer = queue.call(self._operation, {"Entries": [self._entries[place] for place in part]}, timeout=left)
         except BadRequest as error:
-            # An endpoint with a lower limit than SQS has today.
+            # The endpoint has a lower limit than SQS has today.
             if short(error.code) != "BatchRequestTooLong" or len(part) == 1:
                 raise
             middle = len(part) // 2

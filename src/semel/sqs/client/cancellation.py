@@ -1,4 +1,4 @@
-"""Ending a call from another thread. A set `Cancel` stays set: the calls that run end now, later ones at once."""
+"""Ends calls from another thread. A set `Cancel` stays set: calls in progress end now, and later ones end at once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 class Interruptible(Protocol):
     def interrupt(self) -> None:
-        """Makes whoever waits for this connection's answer see its end. Called from another thread."""
+        """Ends the wait for this connection's answer. Called from another thread."""
 
 
 class Cancel:
-    """Given to `receive`, it lets any thread end a long poll: `cancel.set()`.
+    """Pass it to `receive`, and any thread can end the long poll with `cancel.set()`.
 
-    One `Cancel` may be shared by many calls. The call that is ended raises `Cancelled`; a message that SQS was just
-    about to hand out may then stay hidden until its visibility timeout ends, as with any connection that breaks.
+    Many calls may share one `Cancel`. A call that is ended raises `Cancelled`. A message that SQS was just about to
+    hand out may then stay hidden until its visibility timeout ends, as with any broken connection.
 
     >>> from threading import Timer
     >>> from semel.sqs import Cancel, Cancelled, Client
@@ -34,7 +34,7 @@ class Cancel:
         self._running: set[Interruptible] = set()
 
     def set(self) -> None:
-        """Ends the calls that run with it, and every later call at once."""
+        """Ends the calls in progress that use it, and every later call at once."""
         with self._lock:
             self._event.set()
             for connection in self._running:
@@ -45,7 +45,7 @@ class Cancel:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for at most so long; returns whether it is set."""
+        """Waits for at most `seconds`; returns whether it is set."""
         return self._event.wait(seconds)
 
     def begin(self, connection: Interruptible) -> bool:
@@ -57,6 +57,6 @@ class Cancel:
             return True
 
     def end(self, connection: Interruptible) -> None:
-        """Internal. The call no longer uses the connection; from here on it is not interrupted."""
+        """Internal. The call no longer uses the connection, which is not interrupted from now on."""
         with self._lock:
             self._running.discard(connection)

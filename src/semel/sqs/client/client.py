@@ -1,7 +1,7 @@
-"""The client itself: signs a call, carries it out, and tries again where that can help.
+"""The client itself: signs a call, sends it, and retries it where that can help.
 
-The rule: whatever goes wrong comes out as one `SqsError`, after at most `max_attempts` attempts. Two things are mended
-once a call and not counted: credentials that have expired, and a clock that is wrong.
+The rule: every failure is raised as one `SqsError`, after at most `max_attempts` attempts. Two causes are corrected
+once for each call, and the attempt is not counted: expired credentials and a wrong clock.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from semel.sqs.client.transport import Transport
 from semel.sqs.errors import BadConfiguration, BadRequest, Cancelled, CredentialsRefused, ServerFailed, SqsError
 from semel.version import __version__
 
-# How much longer than the long poll an answer may take.
+# Seconds that an answer may take beyond its long poll.
 MARGIN: Final = 10.0
-# A clock that is off by less than this is not what SQS objects to.
+# If the clocks differ by fewer seconds than this, the clock is not why SQS refuses a call.
 SKEW: Final = 240.0
 _KEPT_QUEUES: Final = 1_024
 
@@ -36,9 +36,9 @@ _KEPT_QUEUES: Final = 1_024
 class Client:
     """SQS at one endpoint. Safe to use from any number of threads; `close()` it, or use it in a `with` block.
 
-    What is not given is found as boto3 finds it: environment, ~/.aws, roles. `session` is a botocore or boto3 session.
-    `max_attempts` counts the first one. `read_timeout` is stretched for long polls. `sleep`, `chance` and `clock` are
-    for tests: how to wait, a random number in [0, 1), the time in seconds since 1970.
+    Anything you do not pass is looked up as boto3 does: environment variables, ~/.aws, roles. `session` is a botocore
+    or boto3 session. `max_attempts` includes the first attempt. `read_timeout` is extended for long polls. `sleep`,
+    `chance` and `clock` are for tests: how to wait, a random number in [0, 1), the time in seconds since 1970.
 
     >>> from semel import Client
     >>> with Client() as client:
@@ -71,7 +71,7 @@ class Client:
         for option, seconds in (("connect_timeout", connect_timeout), ("read_timeout", read_timeout)):
             if not seconds > 0:
                 raise BadConfiguration(f"{option}={seconds}: give a number of seconds above 0")
-        # Only here, as it takes a third of a second: whoever imports semel without making a client does not wait.
+        # Imported here because it takes a third of a second: `import semel` without a client stays fast.
         from semel.sqs.client.config import Wanted, resolve
 
         wanted = Wanted(endpoint_url, region, profile, session, max_attempts, access_key, secret_key, session_token)
@@ -93,13 +93,13 @@ class Client:
             headers=resolved.proxy_headers,
         )
         self._sleep, self._chance, self._clock = sleep, chance, clock
-        self._ahead = 0.0  # how far the endpoint's clock is ahead of ours, once it has mattered
+        self._ahead = 0.0  # seconds by which the endpoint's clock is ahead of ours, once SQS refused a call for it
         self._queues: dict[str, Queue] = {}
 
     # Queues.
 
     def queue(self, queue: str | Queue) -> Queue:
-        """The queue with this name, URL or ARN. Nothing is asked of SQS before it is used."""
+        """The queue with this name, URL or ARN. No call is made before it is used."""
         if isinstance(queue, Queue):
             return queue
         known = self._queues.get(queue)
@@ -112,7 +112,7 @@ class Client:
     def create_queue(
         self, name: str, attributes: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None
     ) -> Queue:
-        """Makes the queue, or finds it if it is there with the same attributes. A name in .fifo makes a FIFO queue."""
+        """Creates the queue, or returns the one that has the same attributes. A name in .fifo makes a FIFO queue."""
         wanted = {key: _attribute_text(value) for key, value in (attributes or {}).items()}
         if name.endswith(".fifo"):
             wanted.setdefault("FifoQueue", "true")
@@ -142,7 +142,7 @@ class Client:
             params["NextToken"] = page["NextToken"]
 
     def forget(self, queue: Queue) -> None:
-        """Internal. The queue is gone: a later `queue()` looks for it anew."""
+        """Internal. The queue was deleted: a later `queue()` looks it up again."""
         self._queues = {ref: known for ref, known in self._queues.items() if known is not queue}
 
     # Calls.
@@ -150,9 +150,9 @@ class Client:
     def call(
         self, operation: str, params: Mapping[str, Any] | None = None, *, cancel: Cancel | None = None
     ) -> dict[str, Any]:
-        """Any operation of SQS, with its parameters and its answer as in AWS's documentation."""
+        """Calls any operation of SQS. Parameters and answer are those of AWS's documentation."""
         if not (operation.isascii() and operation.isalpha()):
-            raise BadRequest(f"{operation!r} is not an operation of SQS; write it as SendMessage is written")
+            raise BadRequest(f"{operation!r} is not an operation of SQS; write it like SendMessage")
         params = params or {}
         wait = float(params.get("WaitTimeSeconds", limits.MAX_WAIT)) if operation == "ReceiveMessage" else 0.0
         queue = params.get("QueueUrl") or params.get("QueueName") or ""
@@ -180,10 +180,10 @@ class Client:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> dict[str, Any]:
-        """Internal. One call with its retries. `queue` is for the texts of errors; the answer may take `wait`
-        seconds longer.
+        """Internal. One call with its retries. `queue` is for error texts. `wait` is the length of a long poll in
+        seconds, for which the read timeout is extended.
 
-        With `timeout` there is one attempt, which takes at most about so many seconds.
+        With `timeout` there is one attempt, which takes at most about that many seconds.
         """
         limit = max(self._read_timeout, wait + MARGIN) if wait else self._read_timeout
         most = self.max_attempts
@@ -241,8 +241,8 @@ class Client:
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, signed: bool = True, timeout: float | None = None
     ) -> Answer:
-        """Internal. A plain request for `target`, a path with its query, to the same place: what is beside SQS's own
-        calls."""
+        """Internal. Sends any HTTP request for `target`, a path with its query, to the same endpoint: for requests that
+        are not calls of SQS."""
         host = self._resolved.host
         headers = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(body))}
         if signed:
@@ -262,11 +262,11 @@ class Client:
         return Call(operation, queue, self.endpoint, self.region)
 
     def misses(self, operation: str, queue: str, what: object) -> ServerFailed:
-        """Internal. The error for an answer without a member that it must have."""
+        """Internal. The error for an answer that lacks a required member."""
         return error_parser.unreadable(self._call(operation, queue), f"a success that misses {what}")
 
     def _mend(self, error: SqsError) -> str:
-        """Removes the cause of a refusal where that can be done; says which it was, or nothing."""
+        """Corrects the cause of a refusal if it can. Returns which cause it was, or an empty string."""
         if not isinstance(error, CredentialsRefused):
             return ""
         code = error_parser.short(error.code)
@@ -293,7 +293,7 @@ class Client:
     # The end.
 
     def close(self) -> None:
-        """Closes the kept connections. Calls that still run come to their end."""
+        """Closes the idle connections. Calls in progress still complete."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -308,7 +308,7 @@ class Client:
 
 
 def _attribute_text(value: object) -> str:
-    """Attributes of queues travel as text, and policies as JSON in it."""
+    """Queue attributes are sent as text, and policies as JSON in that text."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -1,10 +1,10 @@
-"""Who we are and where SQS is: credentials, region, endpoint, attempts, TLS and proxies, all as botocore decides them.
+"""The client's configuration: credentials, region, endpoint, attempts, TLS and proxies, all as botocore resolves them.
 
-A botocore client is made, asked, and thrown away: so every way to configure boto3 configures this client too. Only its
-public interface is used. botocore is imported here and nowhere else in the client.
+A botocore client is created, queried and discarded, so every way to configure boto3 also configures this client. Only
+botocore's public interface is used, and no other module of the client imports botocore.
 
-Two things go beyond botocore. AWS_REGION counts, and comes before AWS_DEFAULT_REGION. An endpoint on loopback needs no
-region and no credentials: where none are configured, there are defaults, for loopback only.
+Two things differ from botocore. AWS_REGION is read, and takes precedence over AWS_DEFAULT_REGION. An endpoint on
+loopback needs no region and no credentials: if none are configured, it gets defaults.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from semel.sqs.hosts import is_loopback
 
 _ATTEMPTS: Final = {"legacy": 5, "standard": 3, "adaptive": 3}
 _LOCAL_REGION: Final = "us-east-1"
-_LOCAL_KEY: Final = "local"  # a broker on this machine that checks no signatures takes any key pair
+_LOCAL_KEY: Final = "local"  # a broker on this machine that checks no signatures accepts any key pair
 _HARMLESS_CALLS: Final = {"sqs": "list_queues", "dynamodb": "list_tables"}
 _KEYS: Final = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give the machine a role, or pass access_key and "
@@ -68,7 +68,7 @@ class Resolved:
 
     @property
     def request_address(self) -> str:
-        """What stands before the path in the request line: a proxy for plain HTTP wants to know where to go."""
+        """What comes before the path in the request line: a proxy for plain HTTP needs the host there."""
         return f"http://{self.host}" if self.address.proxy and self.address.tls is None else ""
 
     @property
@@ -77,9 +77,9 @@ class Resolved:
 
 
 class CredentialSource:
-    """The key pair to sign with; found at the first call, then refreshed by botocore before it expires.
+    """The key pair to sign with: looked up at the first call, then refreshed by botocore before it expires.
 
-    `local`: the endpoint is on loopback, which has a default if nothing is configured."""
+    `local`: the endpoint is on loopback, so there is a default if nothing is configured."""
 
     def __init__(self, session: Any, fixed: botocore.credentials.Credentials | None, *, local: bool) -> None:
         self._session = session
@@ -108,11 +108,11 @@ class CredentialSource:
             return self._credentials
 
     def renew(self) -> bool:
-        """SQS says they have expired: looks for them anew. False if there is nowhere to look."""
+        """Looks the credentials up again, because SQS says that they have expired. False if none can be found."""
         with self._lock:
             if getattr(self._credentials, "method", "") == "explicit":  # passed by hand
                 return False
-            session = getattr(self._session, "_session", self._session)  # boto3 keeps botocore's there
+            session = getattr(self._session, "_session", self._session)  # where boto3 keeps botocore's session
             try:
                 credentials = session.get_component("credential_provider").load_credentials()
             except botocore.exceptions.BotoCoreError:
@@ -161,7 +161,7 @@ def _fixed(wanted: Wanted) -> botocore.credentials.Credentials | None:
 
 
 def _located(wanted: Wanted) -> tuple[Any, Any, Any]:
-    """A session, its client, and the URL that it calls. An endpoint on loopback gets a region if there is none."""
+    """A session, its client, and the URL that it calls. An endpoint on loopback has a default region."""
     try:
         session, client = _botocore_client(wanted)
         return session, client, _url(client, wanted.service)
@@ -182,7 +182,7 @@ def _botocore_client(wanted: Wanted) -> tuple[Any, Any]:
         raise BadConfiguration(f"session is a botocore or boto3 session, not {session!r}")
     options: dict[str, Any] = {"region_name": wanted.region, "endpoint_url": wanted.endpoint_url}
     try:
-        # Unsigned: credentials are none of its business, and looking for them may take seconds.
+        # Unsigned: this client needs no credentials, and looking for them may take seconds.
         return session, make(wanted.service, **options, config=Config(signature_version=botocore.UNSIGNED))
     except botocore.exceptions.BotoCoreError:
         raise
@@ -195,7 +195,7 @@ def new_session(profile: str | None) -> Any:
     session = botocore.session.Session(profile=profile)
     if region := os.environ.get("AWS_REGION"):
         session.set_config_variable("region", region)
-    # Reading botocore's data takes most of the time that making a client takes; its loader remembers what it read.
+    # Most of the time to make a client is spent reading botocore's data; a shared loader reads it only once.
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
 
@@ -206,7 +206,7 @@ def _loader(path: str | None) -> Any:
 
 
 def _url(client: Any, service: str) -> Any:
-    """Where the client would send a call to: the rules for endpoints are applied at the call only, so one is begun."""
+    """The URL that the client would call. botocore applies its endpoint rules only to a call, so one is begun here."""
     urls: list[str] = []
 
     def stop(params: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]]:

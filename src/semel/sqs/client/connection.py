@@ -1,7 +1,7 @@
-"""One kept-alive HTTP/1.1 connection: a request out, its answer in. Knows nothing of SQS.
+"""One kept-alive HTTP/1.1 connection: sends a request and reads its answer. Knows nothing about SQS.
 
-The rule: after an answer that ended where it said it would, the connection may carry the next request; after anything
-else it may not, and `reusable` says so. `heard` says whether any byte of the answer came.
+The rule: the connection may carry another request (`reusable`) only if its last answer ended where its headers said.
+`heard` says whether any byte of the answer arrived.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BODILESS: Final = (204, 304)
 
 
 class Answer(NamedTuple):
-    """`sent` counts how often the request left before this answer came."""
+    """`sent` counts how often the request was sent before this answer arrived."""
 
     status: int
     head: bytes
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Malformed(OSError):
-    """What came is not HTTP, or is more than any answer of SQS can be."""
+    """The answer is not HTTP, or is larger than any answer of SQS can be."""
 
 
 class Connection:
@@ -61,8 +61,8 @@ class Connection:
             raise TimeoutError("timed out") from None
 
     def _set_timeout(self, timeout: float) -> None:
-        """Python's own timeouts poll a socket before each call, and take its lock twice as often: where there is no TLS
-        the kernel keeps the time."""
+        """Lets the kernel apply the timeout if there is no TLS: Python's own timeouts poll the socket before each call,
+        and take Python's lock twice as often."""
         self._timeout = timeout
         if not self._is_plain:
             self._sock.settimeout(timeout)
@@ -114,7 +114,7 @@ class Connection:
             body, rest = b"", data[start:]
         else:
             body, rest, close = self._to_the_end(data[start:]), b"", True
-        # Bytes that nobody asked for would be taken for the next answer.
+        # Surplus bytes would be taken for the next answer.
         self.reusable = not close and not rest
         return Answer(status, head, body)
 
@@ -125,7 +125,7 @@ class Connection:
         return data
 
     def _rest(self, data: bytes, start: int, stop: int) -> bytes:
-        """A body that did not come in one piece."""
+        """Reads the rest of a body that did not arrive in one piece."""
         body = bytearray(stop - start)
         have = len(data) - start
         body[:have] = data[start:]
@@ -138,7 +138,7 @@ class Connection:
         return bytes(body)
 
     def _chunked(self, data: bytes) -> tuple[bytes, bytes]:
-        """The body and what follows it. Chunk extensions and trailers are read over."""
+        """The body and what follows it. Chunk extensions and trailers are skipped."""
         buffer, at, body = bytearray(data), 0, bytearray()
         while True:
             while (line := buffer.find(b"\r\n", at)) < 0:
@@ -178,13 +178,13 @@ class Connection:
     # The time between calls.
 
     def gone(self) -> bool:
-        """Whether the other side has closed an idle connection, or sent what nobody asked for."""
+        """Whether the other side has closed an idle connection, or has sent bytes without a request."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
 
     def interrupt(self) -> None:
-        # The plain socket's method: that of a TLS socket would also take away what the reading thread is using.
+        # The plain socket's method: a TLS socket's own would also drop the TLS state that the reading thread is using.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""From an answer that is no success, or from no answer at all, to a typed error with a text that helps."""
+"""Turns an answer that is not a success, or a missing answer, into a typed error with a helpful text."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _THROTTLED: Final = _words(
     "RequestThrottled Throttling ThrottledException TooManyRequests RequestLimitExceeded SlowDown "
     "BandwidthLimitExceeded LimitExceededException PriorRequestNotComplete KmsThrottled"
 )
-# What a server says of itself, whatever its status.
+# Codes by which a server reports its own failure, whatever the HTTP status.
 _FAILED: Final = _words("InternalFailure InternalError InternalServerError ServiceUnavailable RequestTimeout")
 _TRANSIENT: Final = _THROTTLED | _FAILED
 EXPIRED: Final = _words("ExpiredToken TokenRefreshRequired")
-# The codes behind which a wrong clock may be.
+# Codes that a wrong clock can cause.
 CLOCK: Final = _words(
     "RequestTimeTooSkewed RequestExpired SignatureDoesNotMatch InvalidSignature AuthFailure RequestInTheFuture"
 )
@@ -71,7 +71,7 @@ _TYPES: Final[Mapping[str, type[SqsError]]] = {
 
 
 class Call(NamedTuple):
-    """Which call it is about, for the texts: `queue` as the user named it, `where` the endpoint's address."""
+    """The failed call, for error texts. `queue` is as the user named it, `where` is the endpoint's address."""
 
     operation: str
     queue: str
@@ -83,7 +83,7 @@ class Call(NamedTuple):
 
 
 def short(code: str) -> str:
-    """`AWS.SimpleQueueService.NonExistentQueue` and `AccessDeniedException` without what says nothing."""
+    """`NonExistentQueue` for `AWS.SimpleQueueService.NonExistentQueue`, `AccessDenied` for `AccessDeniedException`."""
     if code.startswith("KMS."):
         return "Kms" + code[4:].removesuffix("Exception").replace("Throttling", "Throttled")
     return code.rpartition(".")[2].removesuffix("Exception") or code
@@ -99,7 +99,7 @@ def transient(code: str, *, sender_fault: bool) -> bool:
 
 
 def headers_of(head: bytes) -> dict[str, str]:
-    """Names in lower case."""
+    """The headers by name, in lower case."""
     headers = {}
     for line in head.decode("latin-1").split("\r\n")[1:]:
         name, _, value = line.partition(":")
@@ -127,7 +127,7 @@ def from_answer(answer: Answer, call: Call) -> SqsError:
     message = str(body.get("message") or body.get("Message") or _excerpt(answer.body)).rstrip(".")
     kind = _kind(answer.status, code, shape, message)
     known = code or f"HTTP{answer.status}"
-    # Whoever gives no code is not SQS.
+    # An answer without a code is not from SQS.
     advice = _advice(kind, call) if code else f"Check that an SQS endpoint answers at {call.where}."
     text = f"{call}: {message or 'no reason given'} ({known}, HTTP {answer.status}). {advice}"
     error = kind(text, code=known, operation=call.operation, queue=call.queue, status=answer.status)
@@ -213,7 +213,7 @@ def from_exception(error: OSError, call: Call, timeout: float) -> Unreachable:
 
 
 def unreadable(call: Call, what: str) -> ServerFailed:
-    """A success that does not say what it should."""
+    """The error for a success without the content that it must have."""
     text = f"{call}: {call.where} answered with {what}. Check that an SQS endpoint answers there."
     return ServerFailed(text, code="UnreadableAnswer", operation=call.operation, queue=call.queue, status=200)
 

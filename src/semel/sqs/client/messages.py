@@ -1,4 +1,4 @@
-"""What goes into a queue and what comes out of it, as small values."""
+"""Messages to send, messages received, and the results of sends and batches, as small values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERS: Final = ("ApproximateReceiveCount", "SentTimestamp", "ApproximateFirst
 
 
 class Attribute(NamedTuple):
-    """A message attribute: `type` is String, Number or Binary, or one of these with `.something` behind it.
+    """A message attribute: `type` is String, Number or Binary, or one of these with a suffix, as in `Number.int`.
 
     >>> from semel import Client
     >>> from semel.sqs import Attribute
@@ -62,13 +62,13 @@ class Received:
 
     @classmethod
     def from_wire(cls, message: dict[str, Any]) -> Received:
-        """Internal. Raises KeyError, TypeError, ValueError or AttributeError for what is no message: nobody finds
-        out later."""
+        """Internal. Raises KeyError, TypeError, ValueError or AttributeError for anything that is not a message, so
+        that no later step needs to check it."""
         system, attributes = message.get("Attributes"), message.get("MessageAttributes")
         received = cls(message["MessageId"], message["ReceiptHandle"], message["Body"], system)
         check_texts((received.message_id, received.receipt, received.body, *received.system.values()))
         if not received.message_id:
-            raise ValueError("no MessageId")  # whatever has none would share its key with all others that have none
+            raise ValueError("no MessageId")  # all messages without one would share a key
         for name in _NUMBERS:
             if name in received.system and not received.system[name].isdecimal():
                 raise ValueError(f"a number as {name}")
@@ -87,7 +87,7 @@ class Received:
 
     @property
     def receive_count(self) -> int:
-        """How often it was received, this time included; 1 if the endpoint does not say."""
+        """How often it was received, including this time; 1 if the endpoint does not say."""
         return int(self.system.get("ApproximateReceiveCount", 1))
 
     @property
@@ -135,7 +135,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message to send. `delay` in seconds; `group` and `dedup` are for FIFO queues, `group` also for fair ones.
+    """A message to send. `delay` is in seconds. `group` and `dedup` are for FIFO queues, `group` also for fair queues.
 
     >>> from semel import Client
     >>> from semel.sqs import Entry
@@ -172,7 +172,7 @@ class Entry:
         return fields
 
     def unsendable(self) -> Failure | None:
-        """Internal. Why SQS would refuse the whole batch for the sake of this message."""
+        """Internal. Why SQS would refuse a whole batch because of this message; None if it would not."""
         if self.size > MAX_MESSAGE_BYTES:
             text = f"{self.size} bytes; a message has at most {MAX_MESSAGE_BYTES}, its attributes included"
             return Failure("InvalidParameterValue", text)
@@ -194,7 +194,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What SQS says of a message it took; `sequence` for FIFO queues only.
+    """The result of a send that SQS accepted; `sequence` is for FIFO queues only.
 
     >>> from semel import Client
     >>> sent = Client().create_queue("orders.fifo").send("hello", group="a", dedup="1")
@@ -235,7 +235,7 @@ class Failure:
 
 
 def as_attribute(value: AttributeValue) -> Attribute:
-    """Plain Python values stand for the obvious type."""
+    """Converts plain Python values to an attribute of the matching type."""
     match value:
         case Attribute():
             return value

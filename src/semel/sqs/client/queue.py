@@ -29,7 +29,7 @@ _ARN: Final = re.compile(r"arn:[a-z0-9-]+:sqs:(?P<region>[a-z0-9-]+):(?P<account
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A queue as somebody named it. `url` or `arn` only if that is what was given."""
+    """A queue as the caller named it. `url` or `arn` is set only if the caller gave one."""
 
     name: str
     url: str | None = None
@@ -61,7 +61,7 @@ class Reference:
             raise BadRequest(
                 f"queue {text!r} is not the ARN of a queue, as in arn:aws:sqs:eu-west-1:123456789012:orders"
             )
-        # A local endpoint may call its region what it likes; an address that names one serves no other.
+        # A local endpoint may use any region name. An endpoint with a region in its address serves only that one.
         if match["region"] != region and f".{region}." in endpoint:
             raise BadRequest(
                 f"queue {text} is in {match['region']}, but the client talks to {endpoint}: "
@@ -73,12 +73,12 @@ class Reference:
 def _last_of_path(url: str) -> str:
     try:
         return urlsplit(url).path.rstrip("/").rpartition("/")[2]
-    except ValueError:  # a bracket without the other, or an odd character in the host
+    except ValueError:  # an unpaired bracket, or an invalid character in the host
         return ""
 
 
 class Queue:
-    """Made by `Client.queue`. Its URL is looked up when it is first needed.
+    """One queue, as returned by `Client.queue` and `Client.create_queue`. Its URL is looked up when it is first needed.
 
     >>> from semel import Client
     >>> queue = Client().create_queue("orders", {"VisibilityTimeout": 60})
@@ -119,7 +119,7 @@ class Queue:
         return url
 
     def set_url(self, url: str) -> None:
-        """Internal. The URL is known, without a call that looks it up."""
+        """Internal. Sets the URL, so that no call is needed to look it up."""
         self._url = url
         self._receive_bodies.clear()
 
@@ -134,8 +134,8 @@ class Queue:
 
     @property
     def scope(self) -> str:
-        """Region, account and name, as in `us-east-1:123456789012:orders`: what tells this queue from all others. As
-        SQS itself says it, so that it is the same for all who ask, whatever they call their region or the queue."""
+        """Region, account and name, which identify the queue: `us-east-1:123456789012:orders`. They come from SQS, so
+        they are the same for every client, whatever it calls the region or the queue."""
         if self._scope is None:
             self.attributes("QueueArn")
         if self._scope is None:
@@ -143,7 +143,7 @@ class Queue:
         return self._scope
 
     def call(self, operation: str, params: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-        """Any operation on this queue; its URL is added. `timeout` as in `Client.perform`."""
+        """Calls any operation on this queue; its URL is added. With `timeout`, in seconds, it is tried only once."""
         client = self.client
         body = client.encoded(operation, {"QueueUrl": self.url, **params}, self.name)
         return client.perform(operation, body, queue=self.name, timeout=timeout)
@@ -159,11 +159,11 @@ class Queue:
         attempt_id: str | None = None,
         cancel: Cancel | None = None,
     ) -> list[Received]:
-        """Up to `limit` messages with all their attributes; waits up to `wait` seconds for the first one.
+        """Receives up to `limit` messages with all their attributes; waits up to `wait` seconds for the first one.
 
-        A receive from a FIFO queue always has an attempt id, so that after a lost answer the next attempt gets the
-        same messages and not a blocked group. A message whose body does not match its checksum is left out and logged:
-        it comes back when its visibility timeout ends."""
+        A receive from a FIFO queue always has an attempt id. So if an answer is lost, the next attempt gets the same
+        messages and does not find their groups blocked. A message whose body does not match its checksum is logged and
+        left out; it becomes visible again when its visibility timeout ends."""
         body = self._receive_bodies.get((limit, wait, visibility))
         if body is None:
             body = self._receive_body(limit, wait, visibility)
@@ -194,7 +194,7 @@ class Queue:
             "QueueUrl": self.url,
             "MaxNumberOfMessages": limit,
             "WaitTimeSeconds": wait,
-            # The older name too, for endpoints that know no other.
+            # The older name as well, for endpoints that know only that one.
             "MessageSystemAttributeNames": ["All"],
             "AttributeNames": ["All"],
             "MessageAttributeNames": ["All"],
@@ -220,17 +220,18 @@ class Queue:
     # Acknowledging, and changing visibility.
 
     def delete(self, receipts: Sequence[str]) -> list[Failure | None]:
-        """Deletes any number of messages. For each receipt, in order: None, or why it failed after all attempts."""
+        """Deletes any number of messages. Returns for each receipt, in order, None or its failure."""
         entries = [{"Id": str(place), "ReceiptHandle": receipt} for place, receipt in enumerate(receipts)]
         return self._batch_call("DeleteMessageBatch", entries)
 
     def change_visibility(
         self, pairs: Sequence[tuple[str, int]], *, timeout: float | None = None
     ) -> list[Failure | None]:
-        """Hides messages for so many seconds from now, or shows them at once with 0: (receipt, seconds) each.
+        """Hides messages for a number of seconds from now, given as (receipt, seconds); 0 makes them visible at once.
+        Returns for each pair, in order, None or its failure.
 
-        With `timeout` nothing is tried twice, and what was not done after so many seconds has failed: for a heartbeat,
-        which comes again by itself, and must not be held up."""
+        With `timeout`, each entry is tried once, and entries not done within that many seconds have failed. This is
+        for heartbeats, which repeat anyway and must not be held up."""
         entries = [
             {"Id": str(place), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
             for place, (receipt, seconds) in enumerate(pairs)
@@ -255,12 +256,12 @@ class Queue:
         dedup: str | None = None,
         trace: str | None = None,
     ) -> Sent:
-        """Sends one message. A retry after a lost answer may send it twice to a Standard queue, never to a FIFO one."""
+        """Sends a message. A retry after a lost answer may send it twice to a Standard queue, never to a FIFO queue."""
         answer = self.call("SendMessage", Entry(body, attributes, delay, group, dedup, trace).wire())
         return self._sent("SendMessage", answer)
 
     def send_many(self, entries: Sequence[Entry]) -> list[Sent | Failure]:
-        """Sends any number of messages, in order. For each: what SQS says of it, or why it failed in the end."""
+        """Sends any number of messages, in order. Returns for each, in order, a `Sent` or a `Failure`."""
         batch = Batch(self, "SendMessageBatch", [{"Id": str(place), **e.wire()} for place, e in enumerate(entries)])
         batch.outcomes[:] = [entry.unsendable() for entry in entries]
         fitting = [(place, e.size) for place, e in enumerate(entries) if batch.outcomes[place] is None]
@@ -278,7 +279,7 @@ class Queue:
     # The queue itself.
 
     def attributes(self, *names: str) -> dict[str, str]:
-        """The queue's attributes by name; all of them if none is named."""
+        """The queue's attributes by name; all of them if no name is given."""
         attributes: dict[str, str] = self.call("GetQueueAttributes", {"AttributeNames": names or ("All",)}).get(
             "Attributes", {}
         )
@@ -289,11 +290,11 @@ class Queue:
         return attributes
 
     def purge(self) -> None:
-        """Removes all its messages; SQS allows it once a minute."""
+        """Deletes all messages of the queue; SQS allows this once a minute."""
         try:
             self.call("PurgeQueue", {})
         except TooSoon as error:
-            # The attempt before was carried out, its answer lost.
+            # An earlier attempt was carried out, but its answer was lost.
             if error.attempts == 1:
                 raise
 

@@ -1,4 +1,4 @@
-"""When a call is tried again, and after how long. Pure: chance comes in as an argument."""
+"""How long to wait before a call is retried. Pure: randomness is an argument."""
 
 from __future__ import annotations
 

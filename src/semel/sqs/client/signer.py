@@ -1,7 +1,7 @@
 """AWS Signature V4 for the one kind of request that the client makes: POST of AWS JSON 1.0.
 
-Every header but User-Agent and Content-Length is signed. What does not change from call to call is made once: the text
-per operation, the time stamp per second, the signing key per day.
+Every header but User-Agent and Content-Length is signed. Parts that do not change from call to call are made once: the
+text for each operation, the time stamp for each second, the signing key for each day.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Texts(NamedTuple):
 
 
 class Signer:
-    """Makes whole signed requests. `address` goes before the path in the request line: empty but for plain proxies.
+    """Makes complete signed requests. `address` goes before the path in the request line, for plain HTTP proxies.
 
     The defaults are SQS's. Other services that speak AWS JSON 1.0 have another `service` and `target`."""
 
@@ -71,7 +71,7 @@ class Signer:
     ) -> None:
         self._host = host.encode()
         self._target = f"{address}{path}".encode()
-        # The path is encoded once more than it already is: so it is for all services but S3.
+        # The path is URI-encoded a second time, as for all services except S3.
         self._canonical_path = quote(path, safe="/~").encode()
         self._region = region.encode()
         self._service = service.encode()
@@ -120,12 +120,12 @@ class Signer:
         )
 
     def _written(self, operation: str, token: str | None) -> _Texts:
-        # Templates: a per cent sign in a token or a path must not be taken for a place to fill in.
+        # Both become templates; `_template` escapes the per cent signs in tokens and paths.
         headers = [(b"content-type", _CONTENT_TYPE), (b"host", self._host), (b"x-amz-date", b"\0")]
         if token:
             headers.append((b"x-amz-security-token", token.encode()))
         headers.append((b"x-amz-target", self._target_prefix + operation.encode()))
-        if self._query_mode:  # SQS alone: errors with the codes of its older protocol
+        if self._query_mode:  # only for SQS: asks for errors with the codes of its older protocol
             headers.append((b"x-amzn-query-mode", b"true"))
         names = b";".join(name for name, _ in headers)
         canonical = b"POST\n%b\n\n%b\n%b\n" % (
@@ -177,7 +177,7 @@ def plain_signature(
 
 
 def _sound(what: str, value: str | None) -> str:
-    """A line break or a blank gets into a key by copying it, and would only be refused as a wrong signature."""
+    """Refuses a line break or a blank, as copying may add one: SQS would only report a wrong signature."""
     if not value or not value.isascii() or any(not "!" <= character <= "~" for character in value):
         raise NoCredentials(f"the AWS {what} is empty or has a blank or a line break in it. Copy it again.")
     return value

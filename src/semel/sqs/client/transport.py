@@ -1,7 +1,7 @@
-"""Connections to one endpoint, kept and shared by all threads; the one used last is used next.
+"""Kept-alive connections to one endpoint, shared by all threads; the most recently used one is used next.
 
-A kept connection may have been closed by the other side at any time. One that was idle for a while is looked at before
-it is used; and a call whose connection ends before a single byte of the answer is repeated at once on a fresh one.
+The other side may close an idle connection at any time. So a connection that was idle for a while is checked before
+use, and a call whose connection ends before the first byte of the answer is repeated at once on a new connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Proxy:
     def parse(cls, url: str) -> Proxy:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.hostname:
-            raise ValueError("only proxies that are spoken to in plain HTTP are known, such as http://proxy:3128")
+            raise ValueError("only proxies that speak plain HTTP are supported, such as http://proxy:3128")
         authorization = b""
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -51,7 +51,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect to: with `tls` encrypted, with `proxy` by way of it."""
+    """Where to connect to. With `tls`, the connection is encrypted; with `proxy`, it goes through that proxy."""
 
     host: str
     port: int
@@ -75,7 +75,7 @@ class Transport:
         _transports.add(self)
 
     def exchange(self, request: bytes, timeout: float, cancel: Cancel | None = None, *, repeat: bool = True) -> Answer:
-        """One request and its answer. Raises OSError, or Cancelled. Without `repeat` it is sent once at most, so that
+        """One request and its answer. Raises OSError, or Cancelled. Without `repeat` it is sent at most once, so that
         CannotConnect proves that it was not sent."""
         connection = self._kept(look_after=LOOK_AFTER if repeat else 0.0) or self._dial(cancel, timeout)
         try:
@@ -115,7 +115,7 @@ class Transport:
             raise
         cancel.end(connection)
         if cancel.is_set():
-            connection.reusable = False  # it may have been interrupted after its answer had come
+            connection.reusable = False  # it may have been interrupted after its answer arrived
         return answer
 
     # Keeping.
@@ -138,13 +138,13 @@ class Transport:
             connection.close()
             return
         self._idle.append(connection)
-        # The least used lie at the front; one look a call is enough to let them go in time.
+        # The least recently used are at the front; checking one of them at each call closes them soon enough.
         with contextlib.suppress(IndexError):
             if now - self._idle[0].idle_since > IDLE_SECONDS:
                 self._idle.pop(0).close()
 
     def close(self) -> None:
-        """Closes what is idle; a connection in use is closed when its call ends."""
+        """Closes idle connections; a connection in use is closed when its call ends."""
         self._closed = True
         self._close_idle()
 
@@ -208,7 +208,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-# A child process must not talk over the connections of its parent.
+# A child process must not use the connections of its parent.
 _transports: weakref.WeakSet[Transport] = weakref.WeakSet()
 
 

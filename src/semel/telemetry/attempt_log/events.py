@@ -1,6 +1,6 @@
 """One event of the attempt log, and how it becomes a line of JSON.
 
-The rule: what is not known is left out of the line; a reader gets null for it, in JSON lines and in Parquet alike.
+The rule: unknown fields are left out of the line. A reader gets null for them, both from JSON lines and from Parquet.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Step(enum.StrEnum):
     RECEIVED = "received"
     CLAIMED = "claimed"
     TAKEN_OVER = "taken_over"  # claimed, after an earlier holder let its lease run out
-    DUPLICATE = "duplicate"  # was done when it arrived
-    BOUNCED = "bounced"  # is held by another
-    HELD = "held"  # is held by this very worker, which goes on with the newest receipt
+    DUPLICATE = "duplicate"  # the key was already done
+    BOUNCED = "bounced"  # another worker has claimed the key
+    HELD = "held"  # this worker itself has claimed the key; it goes on with the newest receipt
     CONFLICT = "conflict"  # the key is known with another payload
     STARTED = "started"
     HEARTBEAT = "heartbeat"
@@ -51,12 +51,12 @@ class Step(enum.StrEnum):
     SKIPPED = "skipped"
     RELEASED = "released"
     LEDGER_DOWN = "ledger_down"
-    SENT = "sent"  # a message of the outbox was handed to SQS
+    SENT = "sent"  # a message of the outbox was sent to SQS
     DROPPED = "dropped"  # of the log itself: `count` events could not be kept
 
 
 class Attempt(NamedTuple):
-    """One step of one message. Times are seconds since 1970, durations are seconds; 0 and "" mean: not known.
+    """One step of one message. Times are seconds since 1970, durations are seconds; 0 and "" mean unknown.
 
     >>> from semel.telemetry import Attempt, Step
     >>> event = Attempt(1_700_000_000.0, Step.RECEIVED, "orders", "6f1d", receive_count=2)
@@ -83,7 +83,7 @@ class Attempt(NamedTuple):
 
 
 def encode(events: Iterable[Attempt], worker: str) -> tuple[bytes, int]:
-    """The events as lines of JSON, and how many had to be left out; `worker` stands in for those that name none."""
+    """The events as lines of JSON, and how many had to be left out. `worker` is used for events that name none."""
     lines: list[bytes] = []
     left_out = 0
     dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE

@@ -1,8 +1,8 @@
 """Attempt files in a local folder: a hidden open file that grows each second, renamed when it is complete.
 
-The rules: a reader sees whole files only (names that begin with a dot are not read by Spark); a killed process loses
-what it had not yet handed to the system, about a second; what it left open is completed by the next one that starts.
-An open file holds JSON lines and is locked by its writer, so a lock that can be had means that the writer is gone.
+The rules: readers see only complete files (Spark does not read names that begin with a dot). A killed process loses
+what it had not yet passed to the system, about a second. The next process that starts completes the file that a killed
+one left open. An open file has JSON lines and is locked by its writer, so one that can be locked has lost its writer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, Final, Literal, Protocol
 from semel.errors import StartError
 from semel.telemetry.attempt_log.parquet import to_parquet
 
-# A system without such locks has nobody who could tell an abandoned file: there they are left as they are.
+# On systems without such locks nobody can tell which files are abandoned, so they are left as they are.
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 Format = Literal["jsonl", "parquet"]
 DAY: Final = 86_400.0
-CLEAN_EVERY: Final = 600.0  # seconds between two looks at old and abandoned files
+CLEAN_EVERY: Final = 600.0  # seconds between two searches for old and abandoned files
 _COMPLETE: Final = re.compile(r"attempts-.+\.(jsonl|parquet)")
 _OURS: Final = re.compile(r"\.?attempts-.+\.(jsonl|parquet)(\.open|\.whole)?")
 _OPEN: Final = re.compile(r"\.attempts-.+\.(jsonl|parquet)\.open")
@@ -35,7 +35,7 @@ _FOLDER: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """When a file is complete, whichever comes first; it is complete at midnight (UTC) in any case."""
+    """When a file is complete: at the first of these limits, and always at midnight (UTC)."""
 
     rows: int = 1_000_000
     bytes: int = 32 * 1024 * 1024
@@ -49,7 +49,7 @@ class Roll:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What a local folder may hold of our own complete files; the oldest go first. None: no limit."""
+    """How much a local folder may hold of our own complete files; the oldest are removed first. None: no limit."""
 
     days: float | None = 28.0
     bytes: int | None = 10 * 1024**3
@@ -61,7 +61,7 @@ def day(now: float) -> str:
 
 @dataclass(slots=True)
 class Names:
-    """File names that no other process, and no other log of this one, uses."""
+    """File names that no other process, and no other log of this process, uses."""
 
     format: Format
     worker: str = field(default_factory=lambda: f"{_host()}-{os.getpid()}")
@@ -80,13 +80,13 @@ def _host() -> str:
 
 
 class Sink(Protocol):
-    """Where the lines go. One thread writes; any may look at the numbers, wait and close."""
+    """Where the lines go. One thread writes; any thread may read the numbers, wait and close."""
 
     written: int  # events that are in the folder
-    dropped: int  # events that were taken and could not be kept
+    dropped: int  # events that were accepted and could not be kept
 
     @property
-    def full(self) -> bool: ...  # it takes no more for now
+    def full(self) -> bool: ...  # whether it accepts nothing more for now
 
     def append(self, lines: bytes, rows: int, now: float) -> None: ...  # if it raises, none of it was kept
     def tick(self, now: float, *, flush: bool) -> None: ...  # complete what is due
@@ -105,7 +105,7 @@ class _Part:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if not _hold(self._file, path):
             os.close(self._file)
-            raise OSError(f"{path} was adopted as an abandoned file")  # by one that cleaned up just now: a new one then
+            raise OSError(f"{path} was adopted as an abandoned file")  # by a cleaning process: use a new one
 
     def append(self, lines: bytes, rows: int) -> None:
         rest = memoryview(lines)
@@ -114,7 +114,7 @@ class _Part:
                 rest = rest[os.write(self._file, rest) :]
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self.size)  # a disk that is full: no half line
+                os.ftruncate(self._file, self.size)  # the disk is full: leave no half line
             raise
         self.size += len(lines)
         self.rows += rows
@@ -141,7 +141,7 @@ class LocalSink:
         self._part.append(lines, rows)
         self.written += rows
 
-    def tick(self, now: float, *, flush: bool) -> None:  # noqa: ARG002  each line was handed to the system already
+    def tick(self, now: float, *, flush: bool) -> None:  # noqa: ARG002  each line was already passed to the system
         part = self._part
         if part is not None and self._roll.due(part.rows, part.size, part.begun, now):
             self.finish()
@@ -156,11 +156,11 @@ class LocalSink:
             return
         try:
             _complete(part.path)
-        except FileNotFoundError:  # somebody removed the folder under our feet
+        except FileNotFoundError:  # somebody removed the folder meanwhile
             self.dropped += part.rows
             self.written -= part.rows
             raise
-        finally:  # if it could not be completed it stays, unlocked, as an abandoned file: tried again when cleaning
+        finally:  # if this failed, the file stays, unlocked, as an abandoned one: cleaning up tries again
             part.close()
 
     def wait(self, timeout: float) -> bool:  # noqa: ARG002  lines are in the open file when `append` returns
@@ -183,7 +183,7 @@ def _check(root: Path) -> None:
 
 
 def _hold(file: int, path: Path) -> bool:
-    """Lock an open file; False if another has it, or if it is no longer what `path` names."""
+    """Lock an open file; False if another process has it, or if `path` no longer names this file."""
     if fcntl is None:
         return True
     try:
@@ -194,7 +194,7 @@ def _hold(file: int, path: Path) -> bool:
 
 
 def _complete(path: Path) -> None:
-    """Give an open file its final name, as JSON lines or Parquet, whichever its name says."""
+    """Give an open file its final name, as JSON lines or Parquet, as its name says."""
     final = path.with_name(path.name.removeprefix(".").removesuffix(".open"))
     if final.suffix == ".jsonl":
         path.rename(final)
@@ -202,7 +202,7 @@ def _complete(path: Path) -> None:
     whole = path.with_name(f".{final.name}.whole")
     whole.write_bytes(to_parquet(path.read_bytes()))
     whole.rename(final)
-    path.unlink()  # a crash before this makes the same file once more, under the same name
+    path.unlink()  # after a crash before this line, the same file is made again under the same name
 
 
 def adopt(root: Path) -> int:
@@ -229,7 +229,7 @@ def _adopt(path: Path) -> bool:
             os.ftruncate(file, whole)
         _complete(path)
         return True
-    except (OSError, StartError):  # Parquet without pyarrow: it waits for one that has it
+    except (OSError, StartError):  # Parquet without pyarrow: the file waits for a process that has it
         return False
     finally:
         os.close(file)
@@ -253,7 +253,7 @@ def clean(root: Path, keep: Keep, now: float) -> None:
         if folder.name < limit:
             for path in _matching(folder, _OURS):
                 path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # it holds what is not ours
+            with contextlib.suppress(OSError):  # it has files that are not ours
                 folder.rmdir()
         elif keep.bytes is not None:
             for path in _matching(folder, _COMPLETE):

@@ -1,7 +1,7 @@
 """The attempt log: every step of every message as one event, in rolling files in a local or remote folder.
 
-The rule: it never slows the work down. `add` neither blocks nor raises; a thread of its own writes. What could not be
-kept is counted, and said in the log itself, in the metrics and by a warning.
+The rule: the log never slows the work down. `add` neither blocks nor raises; a separate thread writes. Events that
+could not be kept are counted, and the count is shown in the log itself, in the metrics and by a warning.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["SPARK_SCHEMA", "Attempt", "AttemptLog", "Step"]
 log = logging.getLogger("semel.telemetry")
 
 CHUNK: Final = 2_000  # events turned into lines at once
-FLUSH_EVERY: Final = 1.0  # seconds: what a killed process loses at most
+FLUSH_EVERY: Final = 1.0  # seconds; a killed process loses at most this much
 WARN_EVERY: Final = 60.0
-GRACE: Final = 2.0  # seconds for the writer to count what it gives up; only a disk that hangs makes use of them
+GRACE: Final = 2.0  # seconds for the writer to count what it gives up; needed only if the disk hangs
 
 
 class AttemptLog:
-    """Thread-safe. Open it in the process that uses it: a fork has no writing thread.
+    """Writes attempts to a folder. Thread-safe. Open it in the process that uses it: a fork has no writing thread.
 
     >>> from pathlib import Path
     >>> from semel.telemetry import Attempt, AttemptLog, Step
@@ -55,10 +55,10 @@ class AttemptLog:
         self._events: deque[Attempt] = deque()
         self._wake_at = max(1, buffer // 4)
         self._wake = threading.Event()
-        self._lines: tuple[bytes, int] | None = None  # lines that the folder has not taken yet, and their number
+        self._lines: tuple[bytes, int] | None = None  # lines that are not in the folder yet, and their number
         self._state = threading.Condition()  # guards the numbers below
         self._overflow = 0  # events that found the buffer full, or the log closed
-        self._said = 0  # drops that the log itself tells of
+        self._said = 0  # drops that the log itself has reported
         self._asked = self._answered = 0  # flushes
         self._warned: dict[str, float] = {}
         self._warned_of = 0
@@ -81,9 +81,11 @@ class AttemptLog:
         pending_bytes: int = 128 * 1024 * 1024,
         clock: Callable[[], float] = time.time,
     ) -> AttemptLog:
-        """A log in a folder: a path, file://, s3://, gs://, …
+        """Opens a log in a folder: a path, file://, s3://, gs://, …
 
-        `keep_days` and `max_total_bytes` limit a local folder, `pending_bytes` what waits for a remote one.
+        A file is complete after `roll_rows`, `roll_bytes` or `roll_seconds`, whichever comes first. `buffer` is how
+        many events may wait. `keep_days` and `max_total_bytes` limit a local folder; `pending_bytes` limits what waits
+        for a remote one.
         """
         if format not in ("jsonl", "parquet"):
             raise StartError(f"unknown attempt log format {format!r}: choose jsonl or parquet")
@@ -104,16 +106,16 @@ class AttemptLog:
 
     @property
     def dropped(self) -> int:
-        """Events that are not, and will not be, in the folder."""
+        """The number of events that are not, and will not be, in the folder."""
         return self._overflow + self._sink.dropped
 
     @property
     def written(self) -> int:
-        """Events that are in the folder (local: perhaps still in its open file)."""
+        """The number of events in the folder. In a local folder, some may still be in the open file."""
         return self._sink.written
 
     def add(self, event: Attempt) -> None:
-        """Never blocks, never raises."""
+        """Adds an event. Never blocks and never raises."""
         waiting = len(self._events)
         if waiting >= self._limit or self._closed:
             self._drop(1)
@@ -123,7 +125,7 @@ class AttemptLog:
             self._wake.set()
 
     def add_all(self, events: Sequence[Attempt]) -> None:
-        """As `add`, in one go."""
+        """Adds several events, as `add` does."""
         waiting, count = len(self._events), len(events)
         room = 0 if self._closed else max(0, self._limit - waiting)
         if count > room:
@@ -134,7 +136,7 @@ class AttemptLog:
             self._wake.set()
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until all that was added is in the folder; False if that took longer than `timeout` seconds."""
+        """Wait until all events added so far are in the folder; False if that took longer than `timeout` seconds."""
         until = time.monotonic() + timeout
         with self._state:
             self._asked += 1
@@ -146,7 +148,7 @@ class AttemptLog:
         return answered and self._sink.wait(until - time.monotonic())
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what is left, complete the files and end; what takes longer than `timeout` is counted as dropped."""
+        """Write the remaining events, complete the files and end. Events not written in time are counted as dropped."""
         until = time.monotonic() + timeout
         with self._state:
             if self._closed:
@@ -189,7 +191,7 @@ class AttemptLog:
             self._state.notify_all()
 
     def _turn(self) -> bool:
-        """Hand over what was added before; whether all of it went well."""
+        """Hand over what was added so far; returns whether all of it succeeded."""
         with self._state:
             asked = self._asked
             flush = asked > self._answered or self._closed
@@ -230,7 +232,7 @@ class AttemptLog:
         return events
 
     def _guarded(self, act: Callable[[], None]) -> bool:
-        """Whether it went well. A full disk, a removed folder: told, and tried again in the next turn."""
+        """Whether it succeeded. Failures, such as a full disk, are logged, and the next turn tries again."""
         try:
             act()
         except Exception as error:  # noqa: BLE001  the thread must live on, whatever the disk or a library does
@@ -247,7 +249,7 @@ class AttemptLog:
             log.warning("attempt log: %d events dropped so far: they arrive faster than they can be written", dropped)
 
     def _may_warn(self, what: str) -> bool:
-        """At most once a minute each."""
+        """Whether to warn now: at most once a minute for each `what`."""
         now = time.monotonic()
         if now - self._warned.get(what, -WARN_EVERY) < WARN_EVERY:
             return False
@@ -256,7 +258,7 @@ class AttemptLog:
 
 
 def _local(url: str) -> Path | None:
-    """The path, if the address is one of this machine."""
+    """The path, if the address is on this machine; otherwise None."""
     if "://" not in url:
         return Path(os.path.expanduser(url))
     if not url.startswith("file://"):

@@ -1,4 +1,4 @@
-"""Lines of the attempt log as one Parquet file; pyarrow does it, outside of Python's global lock."""
+"""Converts lines of the attempt log to one Parquet file. pyarrow does this without holding Python's lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES: Final = {"DOUBLE": "float64", "STRING": "string", "BIGINT": "int64"}
 
 
 def need_pyarrow(what: str) -> None:
-    """Say at the start, not at the first file, that pyarrow is missing."""
+    """Raise at the start, not at the first file, if pyarrow is missing."""
     _pyarrow("pyarrow", what)
 
 

@@ -1,7 +1,7 @@
-"""Attempt files in a remote folder: gathered in memory, put there whole, by a thread of its own.
+"""Attempt files in a remote folder: collected in memory, and uploaded whole by a separate thread.
 
-The rule: a store that is slow or away holds up nobody. Files wait in memory up to a limit, are tried again and again,
-and what is left when the log closes is counted as dropped.
+The rule: a slow or unavailable store holds up nobody. Files wait in memory up to a limit, uploads are retried, and
+events that are left when the log closes are counted as dropped.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from semel.telemetry.logs import safe_text
 
 log = logging.getLogger("semel.telemetry")
 
-RETRY_FIRST: Final = 1.0  # seconds; doubles from try to try
+RETRY_FIRST: Final = 1.0  # seconds; doubles with each try
 RETRY_LAST: Final = 30.0
 WARN_EVERY: Final = 60.0
-# Stores in which a file appears when it is complete, and not before: no need to rename there, which would copy.
+# Stores in which a file appears only when it is complete: it needs no rename, which would copy it.
 _APPEARS_WHOLE: Final = frozenset({"s3", "gcs", "gs", "abfs"})
 
 
 class Store(Protocol):
     def put(self, name: str, data: bytes) -> None:
-        """Make a file appear, whole, in place of an older one of its name; raises whatever it likes if it fails."""
+        """Create or replace a file atomically; may raise any exception if that fails."""
 
 
 class _File(NamedTuple):
@@ -71,7 +71,7 @@ class RemoteSink:
         if self._lines and (flush or self._roll.due(self._rows, self._size, self._begun, now)):
             self.finish()
         if flush:
-            with self._changed:  # no waiting for the next try
+            with self._changed:  # do not wait for the next try
                 self._hurry = True
                 self._changed.notify_all()
 
@@ -102,7 +102,7 @@ class RemoteSink:
             self.dropped += sum(file.rows for file in self._waiting)
             self._waiting.clear()
             self._changed.notify_all()
-        if done:  # else it may hang in its try, and is left alone
+        if done:  # otherwise it may hang in an upload, and is left alone
             self._thread.join(1.0)
 
     def _upload_all(self) -> None:
@@ -113,7 +113,7 @@ class RemoteSink:
                 store = store or self._connect()
                 data = to_parquet(file.data) if self._format == "parquet" else file.data
                 store.put(file.name, data)
-            except Exception as error:  # noqa: BLE001  whatever the store's library raises: the next try may do
+            except Exception as error:  # noqa: BLE001  whatever the store's library raises: the next try may succeed
                 store = None
                 self._warn(file, error)
                 self._rest(pause)
@@ -129,7 +129,7 @@ class RemoteSink:
 
     def _put(self, file: _File) -> None:
         with self._changed:
-            if self._waiting and self._waiting[0] is file:  # else given up on while it was under way
+            if self._waiting and self._waiting[0] is file:  # otherwise it was given up during the upload
                 self._waiting.popleft()
                 self.written += file.rows
                 self._bytes_waiting -= len(file.data)
@@ -137,7 +137,7 @@ class RemoteSink:
 
     def _rest(self, seconds: float) -> None:
         with self._changed:
-            # Closing: a try a second until the time that `close` was given is over.
+            # While closing: one try a second, until the timeout of `close` is over.
             self._changed.wait_for(lambda: self._hurry or not self._waiting, 1.0 if self._closing else seconds)
             self._hurry = False
 
@@ -149,7 +149,7 @@ class RemoteSink:
 
 
 def store_for(url: str) -> Callable[[], Store]:
-    """How to reach the store of an address; StartError if no library for it is installed."""
+    """A function that connects to the store of an address; StartError if no library for it is installed."""
     scheme = url.partition("://")[0]
     with contextlib.suppress(ImportError):
         arrow = importlib.import_module("pyarrow.fs")

@@ -25,8 +25,9 @@ FLUSH_TIMEOUT: Final = 30.0  # seconds that a slow log may delay a batch before 
 class Events:
     def __init__(self, folder: str) -> None:
         self._log = AttemptLog.open(folder)
-        # A local log is flushed at each batch, so a killed driver has counted nothing that the log misses. In a remote
-        # folder that would be a file per batch: there, a killed driver's last minute may be missing, as a consumer's.
+        # A local log is flushed at each batch, so it has everything that a killed driver has counted. In a remote
+        # folder that would be a file per batch: there, a killed driver's last minute may be missing, as with a
+        # consumer.
         self._flushes = "://" not in folder or folder.startswith("file:")
 
     def dropped(self) -> int:

@@ -61,7 +61,7 @@ class Nothing:
 
 
 class Output:
-    """A stream that may go away, and may know ASCII only."""
+    """A stream that may be closed at any time, and that may support only ASCII."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -104,7 +104,7 @@ def picture(snapshot: Snapshot, width: int, *, heading: bool = True) -> Renderab
     table = Table.grid()
     table.add_column(width=LABEL, no_wrap=True)
     table.add_column(min_width=FIGURE if width >= NARROW else None, no_wrap=True)
-    table.add_column()  # the one that gives way in a narrow terminal
+    table.add_column()  # the column that becomes narrower in a narrow terminal
     for label, figure, details in figures.rows(snapshot, width - LABEL - FIGURE):
         table.add_row(Text(f"  {label}"), Text(f"{figure}  "), Text(details, no_wrap=True, overflow="ellipsis"))
     parts.append(table)
@@ -205,7 +205,7 @@ def logging_above(display: Display) -> Iterator[None]:
         yield
 
 
-# Elsewhere.
+# Without a terminal.
 
 
 class Lines:
@@ -233,7 +233,7 @@ class Lines:
 
 
 class JsonLines(Lines):
-    """The same moments for machines: a snapshot each."""
+    """The same for machines: a snapshot as JSON on each line."""
 
     def line(self, snapshot: Snapshot) -> str:
         return orjson.dumps(json_values(snapshot)).decode()

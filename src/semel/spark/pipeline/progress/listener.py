@@ -61,7 +61,7 @@ class Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None: ...
 
-    # What it keeps of that.
+    # What it keeps of these events.
 
     def on_progress(self, progress: dict[str, Any]) -> None:
         if progress["runId"] != self.run_id:

@@ -1,6 +1,6 @@
 """A pipeline's figures for Prometheus, and its health, served as the consumer serves its own.
 
-What means the same as in the consumer has the same name. Counters count this run.
+Metrics that mean the same as in the consumer have the same name. Counters start at 0 with each run.
 docs/reference/metrics.md lists them all.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-QUIET: Final = 120.0  # after so many seconds without a sign of life, a running query does not count as alive
+QUIET: Final = 120.0  # after this many seconds without a sign of life, a running query does not count as alive
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
     ("received", "Messages received.", lambda run: run.received),
     ("completed", "Rows committed to the sink: effects.", lambda run: run.rows),

@@ -32,7 +32,7 @@ log: Final = logging.getLogger("semel.spark")
 
 STATUS: Final = "status.json"
 BEAT: Final = 10.0  # seconds between two writes while nothing happens
-SILENT: Final = 60.0  # after so long without a write, a driver on another machine counts as gone
+SILENT: Final = 60.0  # after this time without a write, a driver on another machine counts as gone
 
 
 class StatusFile:
@@ -58,7 +58,7 @@ class StatusFile:
 
 
 def read(store: Store) -> Snapshot | None:
-    """None if there is no status, or none that can be read: it holds figures only, and a run can do without."""
+    """None if there is no status, or it cannot be read: it holds figures only, which a run does not need."""
     data = store.read(STATUS)
     if data is None:
         return None
@@ -93,7 +93,7 @@ def verdict(snapshot: Snapshot, now: float, *, host: str, alive: bool) -> Verdic
 
 
 def show(pipeline: Pipeline, *, output: str = "table", stream: TextIO | None = None) -> bool:
-    """Print the status as table, json or jsonl. Whether it runs, waits or ended without an error."""
+    """Print the status as table, json or jsonl. Returns whether it runs, waits or ended without an error."""
     out = Output(sys.stdout if stream is None else stream)
     snapshot = read(open_store(pipeline.checkpoint))
     if snapshot is None:

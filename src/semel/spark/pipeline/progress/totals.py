@@ -164,8 +164,8 @@ class Progress:
 
 
 def source_totals(log: SegmentLog) -> SourceTotals:
-    """What all batches of a segment log came to, with the one that is not committed yet: its acks are read one by one,
-    for the end of a run. the last commit is read last: it counts a batch that is dropped meanwhile."""
+    """The totals of all batches of a segment log, for the end of a run. Of the batch that is not committed yet, the
+    acks are read one by one. The last commit is read last, as it counts a batch that was dropped meanwhile."""
     before = log.committed().through
     files = log.files(before + 1)
     acks = [log.read_ack(segment_id, attempt) for segment_id, attempt in files.acked.items()]

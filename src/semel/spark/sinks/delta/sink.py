@@ -1,8 +1,8 @@
 """A Delta table through `deltalake`: executors write the files, the driver's commit adds them to the table's log.
 
-The rule: a commit carries the batch's number as the pipeline's application transaction, and is based on the very
-snapshot of the table in which that number was looked up. Of two drivers that commit a batch at once, Delta refuses the
-second.
+The rule: a commit carries the batch's number as the pipeline's application transaction, and is based on the
+snapshot of the table in which the last number was read. If two drivers commit a batch at once, Delta refuses the second
+commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# So that a store that is away is reported in time; else deltalake tries for three minutes.
+# To report an unreachable store soon: by default, deltalake retries for three minutes.
 _STORE_OPTIONS: Final = {"retry_timeout": "10s"}
 _CONTENT: Final = ("log", "batch", "seals")
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
@@ -66,7 +66,7 @@ _DECORATION: Final = re.compile(r"\x1b\[\d+m|↳")
 @dataclass(frozen=True, slots=True)
 class DeltaWriter:
     url: str
-    options: Mapping[str, str] = field(repr=False)  # may have credentials
+    options: Mapping[str, str] = field(repr=False)  # may contain credentials
     table: str
     prefix: str  # of the batch's files
     schema: pa.Schema
@@ -99,7 +99,7 @@ class DeltaSink:
     """`path`: a folder that all executors see, or an address that deltalake knows (s3://, gs://, abfss://), with its
     `storage_options`. The table is created if it does not exist. Partitioned tables are not supported.
 
-    Files of attempts that did not win are removed at the first commit after a start, else left for VACUUM (with
+    Files of attempts that lost are removed at the first commit after a start; others are left for VACUUM (with
     deltalake: `vacuum(full=True)`). A table with delta.setTransactionRetentionDuration forgets a pipeline that pauses
     for longer than that.
     """
@@ -200,7 +200,7 @@ class DeltaSink:
         return None
 
     def _commit(self, batch: MicroBatch, results: Sequence[Written]) -> bool:
-        """Whether this very call committed the batch. If it fails half-way, the next try finds out how it ended."""
+        """Returns whether this call committed the batch. If it fails half-way, the next try finds out how it ended."""
         from deltalake import CommitProperties, Transaction
 
         table = self._latest()
@@ -208,7 +208,7 @@ class DeltaSink:
             return False
         missing = self._missing_file(results)
         if missing is not None:
-            # Whoever has committed the batch in the meantime has removed our files.
+            # If another driver has committed the batch meanwhile, it has removed our files.
             if already_committed(self.name, _last(self._latest(), batch.pipeline), batch):
                 return False
             raise SinkError(
@@ -240,7 +240,7 @@ class DeltaSink:
         return self._table
 
     def _retry(self, what: str, action: Callable[[], T]) -> T:
-        """Again if somebody else's commit came in between, or if the store did not answer."""
+        """Runs `action`. Retries it if another commit came in between, or if the store did not answer."""
 
         def transient(error: Exception) -> bool:
             self._table = None
@@ -252,7 +252,7 @@ class DeltaSink:
             return retry(action, transient)
         except SinkError:
             raise
-        except Exception as error:  # deltalake raises bare ones, too
+        except Exception as error:  # deltalake also raises plain Exceptions
             raise _failure(self.name, what, error) from error
 
     def _check_no_parquet_files(self) -> None:
@@ -263,14 +263,14 @@ class DeltaSink:
             )
 
     def _missing_file(self, results: Sequence[Written]) -> Written | None:
-        """A result whose file is not there, as far as that is cheap to find out."""
+        """A result whose file is missing. Only looked for in a local table, where that is cheap."""
         if self._local is None:
             return None
         root = self._local.root
         return next((result for result in results if not (root / result.payload["file"]).exists()), None)
 
     def _remove_leftovers(self, batch: MicroBatch, results: Sequence[Written]) -> None:
-        """After our own commit of the batch, no other file of it can ever get into the log."""
+        """Removes other files of the batch: after our commit, they can never get into the table's log."""
         if self._leftovers_removed:
             return
         self._leftovers_removed = True
@@ -290,7 +290,7 @@ class DeltaSink:
 
 
 def _local_store(url: str) -> LocalStore | None:
-    """The folder of a table on this file system; None: it is elsewhere, and deltalake gets there."""
+    """The folder of a table on this file system; None if it is elsewhere, and deltalake accesses it."""
     store = store_at(url) if "://" not in url or url.startswith("file:") else None
     return store if isinstance(store, LocalStore) else None
 
@@ -308,7 +308,7 @@ def _prefix(batch: MicroBatch) -> str:
 
 
 def _transactions(batch: MicroBatch) -> list[tuple[str, int]]:
-    """Delta keeps one whole number an application, so the content of a batch takes three more of them."""
+    """Delta keeps one integer for each application id, so the content of a batch takes three more ids."""
     transactions = [(batch.pipeline, batch.number)]
     content = Content.parse(batch.content)
     if content is not None:
@@ -335,7 +335,7 @@ def _add_action(result: Written) -> Any:
 
 
 def _check_supported(table: DeltaTable, name: str) -> None:
-    """Refuse a table for which a file in the log is not all that a row needs."""
+    """Refuse a table with features that need more than adding a file to its log."""
     configuration = table.metadata().configuration
     fields = table.schema().fields
     features = {
@@ -351,7 +351,7 @@ def _check_supported(table: DeltaTable, name: str) -> None:
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Another commit came first, or the table was created by another at the same moment."""
+    """Whether another commit came first, or another driver created the table at the same moment."""
     from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
     permanent = (DeltaProtocolError, SchemaMismatchError, TableNotFoundError)
@@ -359,7 +359,7 @@ def _is_conflict(error: Exception) -> bool:
 
 
 def _failure(table: str, what: str, error: Exception) -> SinkError:
-    """An error of deltalake or of the store as ours: an outage, or one that waiting does not fix."""
+    """Turns an error of deltalake or of the store into ours: an outage, or one that waiting does not fix."""
     from deltalake.exceptions import CommitFailedError
 
     text = " ".join(_DECORATION.sub("", str(error)).split())[:500] or type(error).__name__

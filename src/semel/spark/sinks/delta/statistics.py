@@ -1,8 +1,8 @@
 """The statistics of a file in a Delta table's log: rows, nulls, least and greatest values.
 
-The rule: a statistic is left out where a reader could wrongly skip rows by it. That is why they are computed here and
-not taken from the footer of the Parquet file: the footer's ends ignore NaN, which Spark orders above every number, and
-it has none for texts beyond 4 KiB.
+The rule: a statistic is left out if it could make a reader skip rows wrongly. That is why statistics are computed here
+and not taken from the footer of the Parquet file: the footer's minimum and maximum ignore NaN, which Spark orders above
+every number, and are missing for texts beyond 4 KiB.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Statistics:
     def json(self) -> str:
         statistics = {
             "numRecords": self._rows,
-            # The beginning of a text is not above it, and not below it either.
+            # The beginning of a text is a lower bound of it, but not an upper bound: long maxima are left out.
             "minValues": {name: _json_value(least) for name, (least, _) in self._ends.items()},
             "maxValues": {name: _json_value(end) for name, (_, end) in self._ends.items() if not _is_long(end)},
             "nullCount": self._nulls,
@@ -78,7 +78,7 @@ def _ends(column: pa.Array) -> tuple[Any, Any]:
     least, greatest = ends["min"].as_py(), ends["max"].as_py()
     if isinstance(least, float) and not (math.isfinite(least) and math.isfinite(greatest)):
         raise ValueError
-    # Python compares texts by character, UTF-8 by byte: the same order.
+    # Python compares texts by character, readers by UTF-8 byte: the order is the same.
     return least, greatest
 
 

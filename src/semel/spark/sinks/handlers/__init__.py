@@ -1,1 +1,1 @@
-"""Rows to the handlers of an app, in the executors, under the same ledger as on threads."""
+"""Passes rows to the handlers of an app, in the executors, with the same ledger as in the consumer."""

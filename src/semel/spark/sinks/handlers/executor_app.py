@@ -1,8 +1,8 @@
-"""An app in an executor: imported by its name, once a worker process, with its client and its ledger.
+"""An app in an executor: imported by its name, once per worker process, with its client and its ledger.
 
-The rule: an executor runs the app as the driver would. So the folder that the driver was started in, the variables that
-say how handlers run, and the options of the command line travel with the task. Tokens do not: no executor serves
-anything. Connections are opened here, and kept for the next task.
+The rule: an executor runs the app as the driver would. So each task carries the folder that the driver was started
+in, the environment variables that configure handlers, and the options of the command line. It carries no tokens: an
+executor serves nothing. Connections are opened here, and kept for the next task.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from semel.telemetry import logs
 
 _log: Final = logging.getLogger("semel.spark")
 PURGE_EVERY: Final = 60.0
-# Of the driver's environment, what an executor needs.
+# The variables of the driver's environment that an executor needs.
 VARIABLES: Final = (
     "SEMEL_LEDGER",
     "SEMEL_ATTEMPT_LOG",
@@ -38,7 +38,7 @@ VARIABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AppReference:
-    """Where and how an app is run; a value that travels to the executors."""
+    """Where and how an app is run; a value that is sent to the executors."""
 
     app: str
     endpoint_url: str | None = None
@@ -54,7 +54,7 @@ class AppReference:
 
     @classmethod
     def here(cls, app: str, **fields: Any) -> AppReference:
-        """As in this process."""
+        """The app as this process would run it."""
         variables = tuple((name, os.environ[name]) for name in VARIABLES if name in os.environ)
         return cls(app, folder=os.getcwd(), variables=variables, **fields)
 
@@ -71,7 +71,7 @@ class AppReference:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a queue is consumed with, besides the rows of one task and its tools."""
+    """What is needed to consume a queue, besides the rows and tools of one task."""
 
     handler: Handler
     settings: Settings
@@ -81,7 +81,7 @@ class Parts:
 
 
 class LoadedApp:
-    """Of one worker process. Spark gives a worker one task at a time."""
+    """The app in one worker process. Spark gives a worker one task at a time."""
 
     def __init__(self, reference: AppReference) -> None:
         self.reference = reference
@@ -94,7 +94,7 @@ class LoadedApp:
     def _imported(self) -> App:
         reference = self.reference
         os.environ.update(reference.variables)
-        if os.path.isdir(reference.folder):  # on this machine: relative paths of the app start there
+        if os.path.isdir(reference.folder):  # it exists on this machine: the app's relative paths start there
             os.chdir(reference.folder)
             if reference.folder not in sys.path:
                 sys.path.insert(0, reference.folder)
@@ -107,7 +107,7 @@ class LoadedApp:
             ) from error
 
     def parts(self, name: str) -> Parts:
-        """For the queue with this name."""
+        """The parts for the queue with this name."""
         if name not in self._parts:
             self._parts[name] = self._looked_up(name)
         return self._parts[name]
@@ -123,12 +123,12 @@ class LoadedApp:
         raise SemelError(f"{self.reference.app} has no handler for the queue {name!r}; it has {handled}")
 
     def setup(self, parts: Parts, queue: object, tools: Tools) -> QueueSetup:
-        """Deletes of rows in memory need not wait for others to fill a call."""
+        """Without `delete_linger`: deletes of rows in memory need not wait until they fill a call."""
         rows, dead_letters = cast(Queue, queue), parts.dead_letters
         return QueueSetup(parts.handler, parts.settings, rows, dead_letters, self.ledger, tools, delete_linger=0.0)
 
     def purge(self) -> None:
-        """Now and then, what has expired in the ledger."""
+        """Removes expired entries from the ledger, at most every `PURGE_EVERY` seconds."""
         if time.monotonic() - self._purged > PURGE_EVERY:
             self._purged = time.monotonic()
             try:
@@ -149,6 +149,6 @@ def loaded(reference: AppReference) -> LoadedApp:
 
 
 def configure_logs(reference: AppReference) -> None:
-    """In a worker process of Spark's, whose standard error is the executor's: as `semel run` has it."""
+    """Sets logs up as `semel run` does, in a worker process of Spark, whose standard error is the executor's."""
     if reference not in _loaded:
         logs.configure(reference.log_format, reference.log_level)

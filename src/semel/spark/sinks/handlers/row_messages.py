@@ -1,4 +1,4 @@
-"""Rows of the source as the messages that they were."""
+"""Turns rows of the source back into messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semel.spark.source.column_types import HANDLED
 from semel.spark.source.columns import TIME, arrow_columns
 from semel.sqs import Attribute, Received
 
-# What is needed of the source's columns.
+# The columns of the source that are needed.
 NEEDED: Final = arrow_columns(HANDLED)
 _SYSTEM: Final = {
     "group_id": "MessageGroupId",
@@ -26,7 +26,7 @@ _SYSTEM: Final = {
 
 
 def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; those of FIFO queues last, and by their sequence numbers: a shuffle keeps no order."""
+    """The rows of a task; those of FIFO queues last, sorted by sequence number: a shuffle keeps no order."""
     grouped = []
     for batch in batches:
         if any(queue.endswith(".fifo") for queue in pc.unique(batch.column("queue")).to_pylist()):

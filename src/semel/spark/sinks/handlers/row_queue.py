@@ -1,9 +1,9 @@
 """A task's rows as the queue of a consumer: handed out, put back for later, and deleted when done. All in memory.
 
 The rules, which are those of SQS:
-1. A row is handed out until it is deleted. Put back for so many seconds, it is handed out again when they are over.
-2. FIFO: of a group, rows are handed out in order, and none while one of them is out or waits.
-3. A message that comes twice is one: the second row of an id is dropped, for whatever happens to the first.
+1. A row stays in the queue until it is deleted. If it is put back for some seconds, it is handed out again after them.
+2. FIFO: the rows of a group are handed out in order, and no further ones while some are out or wait.
+3. A message that comes twice counts once: the second row with its id is dropped, whatever happens to the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ TICK: Final = 0.25
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One message. `due`: until when it is not handed out, by the monotonic clock. `out_at`: when it was, last."""
+    """One message. `due`: it is not handed out before this time of the monotonic clock. `out_at`: when it was handed
+    out last."""
 
     place: int
     message: Received
@@ -52,7 +53,7 @@ class Line:
         heapq.heappush(self._later, (row.due, row))
 
     def show(self, receipt: str) -> None:
-        """One that waits need not wait any longer."""
+        """Ends the wait of a row that was put back."""
         for place, (_, row) in enumerate(self._later):
             if row.message.receipt == receipt:
                 del self._later[place]
@@ -69,7 +70,7 @@ class Line:
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def next_due(self) -> float | None:
-        """When there is something to hand out; None: never, unless something is put back."""
+        """When the next row can be handed out; None: never, unless one is put back."""
         if self._ready:
             return 0.0
         return self._later[0][0] if self._later else None
@@ -92,7 +93,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-        self._due: list[tuple[float, int, str]] = []  # groups of which none is out: when their first is due
+        self._due: list[tuple[float, int, str]] = []  # groups with no row out: when their first row is due
 
     def _group(self, row: Row) -> tuple[str, _Group]:
         name = row.message.group or ""
@@ -110,7 +111,7 @@ class Groups:
         self._returned(name, group)
 
     def show(self, receipt: str) -> None:
-        """In a group, one that waits keeps its time: those behind it wait for it."""
+        """Does nothing: in a group, a row that waits keeps its time, as those behind it wait for it."""
 
     def deleted(self, row: Row) -> None:
         self._returned(*self._group(row))
@@ -145,9 +146,9 @@ class Groups:
 
 
 class RowQueue:
-    """What a consumer takes for its queue. `put` and the methods below it are for the task that fills it.
+    """What the consumer uses as its queue. `put` and the methods below it are for the task that fills it.
 
-    `changed` is the condition of the task, for all its queues: it is told of every change.
+    `changed`: one condition for all queues of the task; it is notified of changes.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class RowQueue:
         self._out: dict[str, Row] = {}  # by receipt
         self._left = 0
         self._closed = False
-        self.wake_at = 0  # the task is told when no more than these are left to do
+        self.wake_at = 0  # the task is notified when at most this many rows are left
         self.duplicates = 0
 
     # For the consumer.
@@ -198,7 +199,7 @@ class RowQueue:
                 if cancel is not None and cancel.is_set():
                     raise Cancelled(f"{self.name}: the task is over")
                 if self._closed:
-                    self._changed.wait(0.01)  # the receivers are about to be told
+                    self._changed.wait(0.01)  # the receivers are about to be stopped
                     return []
                 now = self._monotonic()
                 if rows := self._order.take(limit, now):
@@ -218,7 +219,7 @@ class RowQueue:
                 if row is not None:
                     self._order.deleted(row)
                     self._left -= 1
-            # A free group concerns a receiver; of the rest, only their end concerns anybody.
+            # Receivers wait for a free group of a FIFO queue. Otherwise only the last deletes matter, to the task.
             if self.fifo or not self._out or self._left <= self.wake_at:
                 self._changed.notify_all()
         return [None] * len(receipts)
@@ -229,13 +230,13 @@ class RowQueue:
         *,
         timeout: float | None = None,
     ) -> list[Failure | None]:
-        """With a timeout it is a heartbeat: what is out stays out. Else what is given back is handed out later."""
+        """With a timeout it is a heartbeat: rows that are out stay out. Without, rows are put back for later."""
         if timeout is None:
             self.hide(pairs)
         return [None] * len(pairs)
 
     def hide(self, pairs: Iterable[tuple[str, float]]) -> None:
-        """Hand these out again, but not before so many seconds have passed."""
+        """Put rows back: each is handed out again when its seconds have passed."""
         now = self._monotonic()
         with self._changed:
             for receipt, seconds in pairs:
@@ -250,7 +251,7 @@ class RowQueue:
     # For the task.
 
     def put(self, messages: Iterable[Received]) -> None:
-        """More rows."""
+        """Add rows."""
         with self._changed:
             for message in messages:
                 if message.message_id in self._known:
@@ -276,7 +277,8 @@ class RowQueue:
             return self._order.next_due()
 
     def find_lost(self, in_flight: Mapping[str, Any], after: float) -> int:
-        """Put back what the consumer has let go of without a word, `after` seconds ago or more: its claim was lost."""
+        """Put back rows that the consumer has dropped because their claim was lost: they have been out for more than
+        `after` seconds, and are not in flight there."""
         now = self._monotonic()
         with self._changed:
             lost = [
@@ -288,7 +290,7 @@ class RowQueue:
         return len(lost)
 
     def drain(self) -> Iterator[tuple[Received, float]]:
-        """Take all that waits out of the queue, in order, each with the seconds that it still has to wait."""
+        """Take all waiting messages out of the queue, in order, each with the seconds that it still has to wait."""
         with self._changed:
             rows, now = self._order.drain(), self._monotonic()
             self._left -= len(rows)

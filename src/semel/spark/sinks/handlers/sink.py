@@ -1,14 +1,14 @@
-"""Rows to the handlers of an app: the very functions that `semel run` calls, in the executors, under the same ledger.
+"""Passes rows to the handlers of an app: the functions that `semel run` calls, in the executors, with the same ledger.
 
-What holds, whatever is replayed, retried or run twice at once:
-1. A handler's effect is once if it is in the ledger's transaction (`tx`); else at least once, by one holder at a time,
-   always with the same key. That is what it is promised on threads, and the same ledger entries keep it: the two
-   engines can take turns.
-2. A batch is committed when each of its messages is done, is dead-lettered, or is named in the commit as returned: the
-   source has not deleted it (`ack=committed`), and makes it visible again when it is due.
-3. FIFO: a group's messages are handled in order, also over retries and batches: `arrange` puts a group into one task,
-   which sorts it, and SQS gives out no more of a group while one of its messages is hidden.
-4. Of two drivers on one checkpoint, the one that opened it first can commit nothing more.
+What holds, even if tasks or batches are replayed, retried or run twice at once:
+1. A handler's effect happens once if it is in the ledger's transaction (`tx`); otherwise at least once, with one holder
+   at a time and always with the same key. The consumer makes the same promise, and the same ledger entries keep it: an
+   app can switch between the two engines.
+2. A batch is committed when each of its messages is done, is dead-lettered, or is named in the commit as returned. The
+   source has not deleted a returned message (`ack=committed`), and makes it visible again when it is due.
+3. FIFO: a group's messages are handled in order, even across retries and batches: `arrange` puts a group into one task,
+   which sorts it, and SQS delivers no more of a group while one of its messages is hidden.
+4. If two drivers open one checkpoint, the one that opened it first can commit nothing more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STATES: Final = "states"
-KEPT: Final = 2  # states that are kept: the newest, and the one before for whoever reads it
+KEPT: Final = 2  # number of states that are kept: the newest, and the one before, which somebody may be reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _rows(batches: Iterator[pa.RecordBatch], counted: Counter[str]) -> Iterator[
 
 
 class HandlerSink:
-    """`folder` is a part of the checkpoint."""
+    """`folder`: a folder of the checkpoint."""
 
     def __init__(self, app: str | AppReference, folder: str, *, patience: Patience | None = None) -> None:
         self.app = app if isinstance(app, AppReference) else AppReference.here(app)
@@ -84,7 +84,7 @@ class HandlerSink:
         self._patience = patience or Patience()
         self._state: State | None = None
         self._id = uuid4().hex
-        self.counts: dict[str, Counter[str]] = {}  # by queue, of all that was committed by this object
+        self.counts: dict[str, Counter[str]] = {}  # by queue: counts of all batches that this object has committed
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class HandlerSink:
         if missing:
             raise SinkError(f"{self.name}: rows need the source's own columns; {', '.join(missing)} are missing")
         while not self._put(replace(state := self._latest(), version=state.version + 1)):
-            pass  # another driver has committed in this very moment
+            pass  # another driver has committed at the same moment
 
     def arrange(self, rows: DataFrame) -> DataFrame:
         """For FIFO queues: each group in one task, which puts it in order."""
@@ -139,11 +139,11 @@ class HandlerSink:
 
     def _put(self, state: State) -> bool:
         name, data = _name(state.version), orjson.dumps({**asdict(state), "by": self._id})
-        # An answer may have been lost: what is there may be ours.
+        # An answer may have been lost: the existing state may be ours.
         if not self._store.put_if_absent(name, data) and self._store.read(name) != data:
             return False
         names = self._store.names(STATES)
-        if names[-1] > name:  # the others are so far ahead that this version was dropped already
+        if names[-1] > name:  # another driver is so far ahead that it has already dropped this version
             self._store.delete([name])
             return False
         self._state = state

@@ -1,11 +1,11 @@
 """One task of a micro-batch: its rows go through the consumer's own stages, in this process, until each is done.
 
 The rules:
-1. What the handlers do is once by the ledger, as on threads: a replayed batch, a retried task and a speculative attempt
-   find the keys done, or held.
-2. No row is dropped. It is done (the ledger says so, or it was dead-lettered), or it waits: for a moment here, for
-   longer in its queue. It has not been deleted there; the task says until when it is to stay hidden (`returned`).
-3. FIFO: what follows a returned message in its group is returned with it.
+1. The ledger makes the effects of handlers happen once, as in the consumer: a replayed batch, a retried task and a
+   speculative attempt find the keys done, or claimed by another worker.
+2. No row is dropped. It is done (according to the ledger, or dead-lettered), or it waits: for a short time here, for a
+   longer time in its queue. It was not deleted from there; the task says until when it stays hidden (`returned`).
+3. FIFO: the messages behind a returned message in its group are returned with it.
 4. If the ledger does not answer, nothing is returned: the task fails, and the batch is run again.
 """
 
@@ -38,8 +38,8 @@ TICK: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`seconds` that a task waits, in all, for what is to be tried again; `ledger`: seconds that it waits for a ledger
-    that does not answer."""
+    """`seconds`: how long a task waits, in all, for messages that are to be tried again. `ledger`: how many seconds it
+    waits for a ledger that does not answer."""
 
     seconds: float = 2.0
     ledger: float = 20.0
@@ -64,7 +64,7 @@ class HandlerTask:
         self._ledger_answered_at = time.monotonic()
 
     def run(self, rows: Iterable[tuple[str, Received]]) -> Outcome:
-        """Work off rows of (queue, message)."""
+        """Process rows of (queue, message)."""
         rows = iter(rows)
         with ExitStack() as stack:
             tools = self._app.app.tools(stack)
@@ -93,7 +93,7 @@ class HandlerTask:
             self._queues[name].put(messages)
 
     def _work_until(self, most: int) -> None:
-        """Until no more than `most` rows are left to do."""
+        """Work until at most `most` rows are left."""
         for work in self._queues.values():
             work.queue.wake_at = most
         while sum(work.queue.left for work in self._queues.values()) > most:
@@ -112,7 +112,7 @@ class HandlerTask:
                 self._return_waiting()
 
     def _check(self) -> None:
-        """Whether going on makes sense."""
+        """Raises an error if the task cannot continue."""
         for work in self._queues.values():
             if work.runtime.stopping.is_set():
                 raise work.close() or SemelError(f"the handler of {work.queue.name} was stopped")
@@ -134,8 +134,8 @@ class HandlerTask:
         return True
 
     def _return_waiting(self) -> None:
-        """All that is left waits for longer than this task does."""
-        if not self._ledger_answers():  # that may be why it waits
+        """Return all rows that are left: they have to wait for longer than this task does."""
+        if not self._ledger_answers():  # that may be why they wait
             self._ledger_is_away = True
             time.sleep(TICK)
             return
@@ -182,7 +182,7 @@ class _QueueWork:
             self._return(message, now + seconds)
 
     def _return(self, message: Received, due: float) -> None:
-        if self.queue.fifo:  # what is behind another in its group is not to be had before that one
+        if self.queue.fifo:  # it cannot be received before those in front of it in its group
             due = self._groups[message.group] = max(due, self._groups.get(message.group, 0.0))
         self.returned[message.message_id] = due
 
@@ -192,7 +192,7 @@ class _QueueWork:
         return {name: count for name, count in counts.items() if count}
 
     def close(self) -> BaseException | None:
-        """Let what is at work come to its end, and give back what was not begun. The error that stopped it, if any."""
+        """Let running handlers finish, and return what was not started. Returns the error that stopped it, if any."""
         if self._closed:
             return None
         self._closed = True

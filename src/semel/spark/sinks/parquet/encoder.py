@@ -1,6 +1,6 @@
-"""Parquet files for the Parquet and the Delta sink: writing them, and what an error of their folder means.
+"""Writes Parquet files for the Parquet and the Delta sink, and says what an error of their folder means.
 
-The rule: a file that could not be written whole is removed, so that a full disk does not fill up with attempts.
+The rule: a file that could not be written completely is removed, so that a full disk does not fill up with attempts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 _GROUP_ROWS: Final = 250_000
 _GROUP_BYTES: Final = 64 * 1024 * 1024  # in memory, before it is compressed
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A network file system that is away, or a machine that is out of something else than disk space.
+# A network file system that is unreachable, or a machine that lacks a resource other than disk space.
 AWAY: Final = frozenset(
     {
         errno.EIO,
@@ -50,7 +50,7 @@ def file_error(table: str, error: OSError) -> SinkError:
 
 
 def check_writable(table: str, folder: Path) -> None:
-    """That files can be created in a folder, or the folder itself if it does not exist. Nothing is written."""
+    """Checks that files can be created in a folder, or the folder itself if it does not exist. Writes nothing."""
     nearest = folder
     while not os.path.exists(nearest):
         nearest = nearest.parent
@@ -74,7 +74,7 @@ def encode(batches: Iterator[pa.RecordBatch], schema: pa.Schema, compression: st
 
 
 def encode_file(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, compression: str) -> tuple[int, int]:
-    """Write a new file and sync it. Its number of bytes and of rows."""
+    """Write a new file and sync it. Returns its number of bytes and of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "xb") as file:
         try:

@@ -1,8 +1,8 @@
 """A folder of Parquet files in which any reader sees each row once, without a manifest.
 
-The rule: a file is named for (pipeline, batch of the segment log, task), so a task that is written again replaces its
-rows by the same rows, also after a reset. On a file system, tasks write hidden files, and the driver's commit moves
-each into place atomically. An object store cannot move: there the task's own put makes the file appear.
+The rule: a file is named for (pipeline, batch of the segment log, task), so a task that is run again replaces its
+rows by the same rows, even after a reset. On a file system, tasks write hidden files, and the driver's commit moves
+each into place atomically. An object store cannot move files: there the task's own put makes the file visible.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BATCH: Final = re.compile(r"-b(\d+)-t")
 
 @dataclass(frozen=True, slots=True)
 class ParquetWriter:
-    """`files`: what the names of the batch's files begin with, and those of no other batch."""
+    """`files`: the prefix of the names of the batch's files, which no other batch has."""
 
     url: str
     table: str
@@ -89,7 +89,7 @@ class ParquetWriter:
 
 
 class ParquetSink:
-    """`path` is a folder that all executors see, or s3://bucket/folder; `compression` zstd, snappy, gzip, lz4, none.
+    """`path`: a folder that all executors see, or s3://bucket/folder. `compression`: one of `encoder.CODECS`.
 
     New columns are in new files only: read with `union_by_name` (DuckDB), `mergeSchema` (Spark) or a schema (pyarrow)
     to see them. Files may be moved away or merged into others: they are not written again.
@@ -164,18 +164,18 @@ class ParquetSink:
         return f"{self._prefix}-{pipeline_tag(pipeline)}"
 
     def _files(self, batch: MicroBatch, last: Commit | None) -> str:
-        """What the names of a batch's files begin with. A reset may give the batch another number, but not another
-        place in the log: what tasks had put before is then replaced, and does not stay beside what they put now."""
+        """The prefix of the names of a batch's files. A reset may give the batch another number, but not another place
+        in the log. So files that tasks put before a reset are replaced, and do not stay beside those they put now."""
         source = f"b{batch.number:010}" if batch.log_batch is None else str(batch.log_batch)
         content = None if last is None else Content.parse(last.content)
         if content is not None and batch.log_batch is not None and content.log_batch.is_or_follows(batch.log_batch):
-            # These files are committed, and stay. Of rejects that is so if a segment was lost after their commit: the
-            # reset has announced that they come once more.
+            # The files with the usual prefix are committed, and stay. This happens to rejects if a segment was lost
+            # after their commit: the reset has announced that they come once more.
             source = f"{source}-again{batch.number:010}"
         return f"{self._file_prefix(batch.pipeline)}-{source}-t"
 
     def _entries(self) -> list[str]:
-        """All that is in the folder: to readers it is one table."""
+        """Everything in the folder: for readers it is one table."""
         if not isinstance(self._store, LocalStore):
             return self._store.names()
         try:
@@ -198,7 +198,7 @@ class ParquetSink:
             try:
                 os.replace(root / _HIDDEN / result.payload["hidden"], target)
             except FileNotFoundError:
-                # An earlier commit of the batch moved it, and was cut short.
+                # An earlier commit of the batch has moved it, and did not get to its end.
                 if not target.exists():
                     raise SinkError(
                         f"{self.name}: the file of task {result.task} is missing: every executor must see the same "
@@ -211,10 +211,10 @@ class ParquetSink:
             sync_folder(root)
 
     def _remove_leftovers(self, files: str, written: Sequence[Written]) -> None:
-        """A dead run of the batch may have put a file for a task that has no rows now, as constraints were changed in
-        between, or for one that the batch does not have now, as it ran on a machine with more processors."""
+        """Removes files of an earlier run of the batch that died: for tasks that have no rows now, because constraints
+        were changed, and for tasks that the batch does not have now, because that machine had more processors."""
         empty = [_file_name(files, result.task) for result in written if not result.rows]
-        if not self._leftovers_removed:  # only the first batch of a run can have had another one
+        if not self._leftovers_removed:  # only the first batch of a run can have been run before
             names = {_file_name(files, result.task) for result in written}
             empty += [name for name in self._store.names_with(files) if name not in names]
             self._leftovers_removed = True

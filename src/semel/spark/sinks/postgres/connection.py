@@ -1,8 +1,8 @@
 """Connections to PostgreSQL, and what its errors mean to a pipeline.
 
-The rule: what waiting may fix is a `SinkUnavailable`: a server that is away, restarting, overloaded, full or read-only
-after a failover. What it cannot fix is a `SinkError`: tables and columns; if it is passwords or permissions, a
-`SinkPermissionDenied`.
+The rule: an error that waiting may fix is a `SinkUnavailable`: the server is unreachable, restarting, overloaded, full
+or read-only after a failover. An error that waiting cannot fix, such as a wrong table or column, is a `SinkError`; if
+it is about passwords or permissions, a `SinkPermissionDenied`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from semel.spark.sinks.contract import SinkError, SinkPermissionDenied, SinkUnav
 
 Connection = psycopg.Connection[Any]
 
-# SQLSTATEs. These waiting does not fix, although psycopg calls them operational: authentication, no such database, a
+# SQLSTATEs that waiting does not fix, although psycopg calls them operational: authentication, no such database, a
 # limit of PostgreSQL itself, an object in the wrong state, a database that was dropped.
 _PERMANENT: Final = ("28", "3D", "54", "55000", "57P04")
-# And these it may, although psycopg does not: a standby, or a session or transaction that was ended by a timeout.
+# SQLSTATEs that waiting may fix, although psycopg does not call them operational: a standby, or a session or
+# transaction that was ended by a timeout.
 _PASSING: Final = ("25006", "25P03", "25P04")
 # A failed connection has no SQLSTATE, only a text.
 _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|is not permitted to log in|"
     r"permission denied|does not support SSL|certificate|Name or service not known|nodename nor servname"
 )
-# Authentication, and permissions on a table or schema; of a failed connection the text.
+# Authentication, and permissions on a table or schema: SQLSTATEs, and the texts of failed connections.
 _DENIED: Final = ("28", "42501")
 _DENIED_TEXT: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|not permitted|denied")
-# Whether this role has chosen to be read-only, and not the server.
+# Whether the role is configured as read-only, and not the server.
 READ_ONLY_ROLE: Final = """
 SELECT source IN ('user', 'database user', 'client') AND NOT pg_is_in_recovery()
 FROM pg_settings WHERE name = 'default_transaction_read_only'
@@ -62,7 +63,7 @@ def is_denied(error: psycopg.Error) -> bool:
 
 
 def failure(sink: str, what: str, error: psycopg.Error) -> SinkError:
-    """PostgreSQL's own words, what they are about, and what happens next."""
+    """The error to raise, with PostgreSQL's own text, what it is about, and what happens next."""
     if error.sqlstate is None and isinstance(error, psycopg.ProgrammingError):  # its text may quote the password
         return SinkError(
             f"{sink}: [sink] dsn cannot be read; write postgresql://user:password@host:port/database, or a connection "

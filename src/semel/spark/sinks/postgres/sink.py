@@ -1,7 +1,7 @@
 """A PostgreSQL table: executors COPY into a staging table, one transaction on the driver merges it.
 
-The rule: the rows of a batch and its record in `semel_batches` are one transaction. Whoever comes second with a batch,
-however late, finds the record and changes nothing.
+The rule: the rows of a batch and its record in `semel_batches` are one transaction. A second driver that commits the
+batch, however late, finds the record and changes nothing.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ DO UPDATE SET number = excluded.number, rows = b.rows + excluded.rows, at = excl
 WHERE b.number < excluded.number
 RETURNING number
 """
-# A commit that the server may forget would be a lost batch: Spark takes it for done.
+# If the server forgot a commit after a crash, the batch would be lost: Spark takes it for done.
 DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
 """
-# A crash of the server empties it, which is noticed: it costs half of what a logged table does.
+# Unlogged, which costs half as much: a crash of the server empties the table, which is noticed.
 STAGING: Final = """
 CREATE UNLOGGED TABLE IF NOT EXISTS {staging} ({columns}) WITH (autovacuum_enabled = false)
 """
@@ -72,7 +72,7 @@ STAGING_TABLES: Final = """
 SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND starts_with(c.relname::text, %s) AND c.relkind = 'r'
 """
-# Tables of earlier versions lack it.
+# Tables of earlier versions lack the column.
 HAS_CONTENT: Final = """
 SELECT FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND a.attname = 'content'
@@ -86,8 +86,8 @@ SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE
 class PostgresSink:
     """`dsn`: a URL or a libpq connection string. `table`: `name` or `schema.name`; it is created if it does not exist.
 
-    `mode="upsert"` by the columns of `key`: a row replaces the one with its key unless that is newer, by
-    `_sequence_number` or else `_sent_at` if rows have these columns, else by the order in which they came.
+    `mode="upsert"`: a row replaces the row with the same values in the columns of `key`, unless that one is newer: by
+    `_sequence_number`, else `_sent_at`, if rows have these columns, else by the order in which they came.
     `staging_schema` is the schema of the staging tables and of `semel_batches`; by default that of the table.
     """
 
@@ -139,7 +139,8 @@ class PostgresSink:
             self.close()
 
     def check_owner(self, pipeline: str | None) -> None:
-        """An existing table is the user's, and rows in it are no reason to refuse it; another pipeline's rows are."""
+        """An existing table is the user's. Rows in it are no reason to refuse it, unless another pipeline wrote
+        them."""
         pipelines = self._retry(f"read {BATCHES}", self._pipelines)
         if pipelines and pipeline not in pipelines:
             raise ForeignTable(self.name, f"another one has written to it ({BATCHES} has pipeline {pipelines[0]})")
@@ -186,7 +187,7 @@ class PostgresSink:
         return table
 
     def _rehearse(self, rows: pa.Schema) -> None:
-        """Open the table and commit a batch without rows, with all permissions that it takes; then roll back."""
+        """Open the table and commit a batch without rows, to test all permissions; then roll back."""
         connection = self._connected()
         with connection.transaction(force_rollback=True):
             connection.execute("SET LOCAL lock_timeout = '2s'")
@@ -212,7 +213,7 @@ class PostgresSink:
             return None
         schema, table = location
         if self._connected().execute(HAS_CONTENT, (schema, BATCHES)).fetchone() is None:
-            return None  # of an earlier version, which proves nothing
+            return None  # written by an earlier version: it does not say which batch it is
         row = self._connected().execute(_on_batches(LAST, schema), (pipeline, table)).fetchone()
         return None if row is None else Commit(*row)
 
@@ -268,7 +269,7 @@ class PostgresSink:
         return upsert(parts, schema, self._key) if self._key else sql.SQL(APPEND).format(**parts)
 
     def _drop_staging(self, batch: MicroBatch) -> None:
-        """This batch's table, and those of older batches of dead drivers. A table in use is left for another time."""
+        """Drop this batch's table, and tables of older batches that dead drivers left. A table in use is skipped."""
         schema, own = self._staging(batch)
         prefix = _staging_prefix(batch.pipeline)
         with suppress(psycopg.Error):
@@ -298,7 +299,7 @@ class PostgresSink:
         return self._connection
 
     def _retry(self, what: str, action: Callable[[], T], *, seconds: float | None = None) -> T:
-        """Again, with a new connection, after an outage, a deadlock or a failover."""
+        """Runs `action`. Retries it with a new connection after an outage, a deadlock or a failover."""
 
         def transient(error: Exception) -> bool:
             if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):

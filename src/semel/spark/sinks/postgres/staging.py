@@ -1,7 +1,7 @@
 """What tasks do for a PostgreSQL table: COPY their rows into the batch's staging table, encoded column by column.
 
-The rule: an attempt's rows are in staging all or not at all, under a name that no other attempt has. Nobody reads them
-before the driver's commit selects the attempts that count.
+The rule: the staging table has all rows of an attempt or none, under a name that no other attempt has. Nobody reads
+them before the driver's commit selects the attempts that count.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PostgresWriter:
         try:
             connected = retry(lambda: connect(self.dsn), is_outage)
             with connected as connection, connection.cursor() as cursor:
-                # What is lost with the server is found to be missing before anything is committed.
+                # If a crash of the server loses these rows, the commit finds that they are missing.
                 cursor.execute("SET LOCAL synchronous_commit = off")
                 with cursor.copy(self._statement()) as copy:
                     for batch in chain((first,), rows):
@@ -98,7 +98,7 @@ def _sendable(column: pa.Array, *, as_json: bool) -> pa.Array:
 
 
 def _hexadecimal(column: pa.Array) -> pa.Array:
-    """All bytes in one call: the text is twice as long, at twice the offsets."""
+    """Converts all bytes in one call: the text is twice as long, so the offsets are doubled."""
     if column.offset:
         column = pa.concat_arrays([column])  # a copy that begins where its buffers do
     validity, offsets, data = column.buffers()

@@ -20,7 +20,7 @@ from semel.spark.sinks.table_schema import sql_name
 
 # One driver at a time creates or changes a table; the lock ends with the transaction.
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-# From the catalogue itself: to_regclass() may answer from what was known before the lock was waited for.
+# Reads the catalogue itself: to_regclass() may answer with what was known before the wait for the lock.
 FIND: Final = """
 SELECT c.oid, n.nspname, c.relkind::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relname = %(table)s AND n.nspname = ANY(coalesce(%(schemas)s::text[], current_schemas(false)::text[]))
@@ -126,7 +126,7 @@ def prepare_table(connection: Connection, name: str, rows: pa.Schema, key: Seque
 
 
 def quoted(name: str) -> sql.Identifier:
-    """`table` or `schema.table`, with the case that it is written in."""
+    """`table` or `schema.table`, with its upper and lower case as written."""
     return sql.Identifier(*name.split(".", 1))
 
 

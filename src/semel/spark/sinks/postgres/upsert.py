@@ -16,7 +16,7 @@ from pyarrow import types
 SEQUENCE: Final = "_sequence_number"
 SENT: Final = "_sent_at"
 
-# Rows are locked in the inner order, too: two pipelines that write the same keys do not deadlock.
+# Rows are locked in the inner order, so two pipelines that write the same keys do not deadlock.
 UPSERT: Final = """
 INSERT INTO {table} AS t ({columns})
 SELECT {columns} FROM (
@@ -58,5 +58,5 @@ def _conflict_action(others: Sequence[str], later: Sequence[sql.Composable]) -> 
     action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
     if not later:
         return action
-    # A comparison with null decides nothing: the next one does; in the end, the row that came later wins.
+    # A comparison with null decides nothing; then the next one is used. If none decides, the row that came later wins.
     return sql.SQL("{} WHERE coalesce({}, true)").format(action, sql.SQL(", ").join(later))

@@ -1,4 +1,4 @@
-"""Rows that PostgreSQL would refuse, each with its whole batch: found before they are sent, column by column."""
+"""Finds rows that PostgreSQL would refuse, and with them the whole batch, before they are sent: column by column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUL: Final = "a NUL character, which PostgreSQL cannot store"
 
 
 def refused_rows(batch: pa.RecordBatch, table: Table, key: tuple[str, ...] = ()) -> list[InvalidRow]:
-    """At most one entry a row, for its first invalid column, in the rows' order."""
+    """At most one entry for each row, for its first invalid column, in the order of the rows."""
     invalid: dict[int, InvalidRow] = {}
     for values, column in zip(batch.columns, table.columns, strict=True):
         for rows, reason in _problems(values, column, key):
