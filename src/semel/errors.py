@@ -34,7 +34,7 @@ that may go away by waiting, and `except PermissionDenied` those that need other
   ├─ FaultError                                     Choose a fault that the text lists, and a rate from 0 to 1.
   ├─ NoKey                                          Set the key in the producer, or change `key` or `missing_key`.
   ├─ Undecodable                                    Correct the producer, or the handler's type.
-  ├─ LedgerError                                    Follow the text: it names the way out.
+  ├─ LedgerError                                    Do what the text says.
   │  ├─ LedgerUnavailable (Unavailable)             Do no work for the key, and try again later.
   │  │  └─ OutcomeUnknown                           Look the key up before you do anything else.
   │  ├─ Fenced                                      Stop, and leave the key to the newer claim.
@@ -70,7 +70,7 @@ that may go away by waiting, and `except PermissionDenied` those that need other
   ├─ SnapshotError                                  Check the file and the line that the text names.
   ├─ JavaError                                      Install `semel[spark]`, or set JAVA_HOME to Java 17 or newer.
   ├─ SparkError                                     Install `semel[spark]`, or remove the cause in the text.
-  ├─ CheckpointError                                Follow the text: it names the way out.
+  ├─ CheckpointError                                Do what the text says.
   │  ├─ Disagreement                                Restore the part that is wrong, or run `semel pipeline reset`.
   │  └─ ResetOutdated                               Run the reset again.
   ├─ PipelineChanged                                Undo each change, or follow the text for it.
@@ -79,19 +79,19 @@ that may go away by waiting, and `except PermissionDenied` those that need other
   │  └─ SparkGone                                   Check the machine's memory, then run the pipeline again.
   ├─ SchemaError                                    Change the field that the text names.
   ├─ SegmentDamaged                                 Restore the file from a copy; see docs/reference/spark.md.
-  ├─ LogError                                       Follow the text: it names the way out.
+  ├─ LogError                                       Do what the text says.
   │  ├─ OtherQuery                                  Give each query a `segments` folder of its own.
   │  ├─ BatchAlreadyCommitted                       Do nothing: the messages return to the queue by themselves.
   │  └─ TooManyUnconfirmed                          Check that SQS allows and confirms deletes, then start again.
   ├─ StorageError                                   Correct the folder's address as the text says.
   │  ├─ StoragePermissionDenied (PermissionDenied)  Allow reading, writing and listing in the folder.
   │  └─ StorageUnavailable (Unavailable)            Wait and try again.
-  ├─ SinkError                                      Follow the text: it names the way out.
+  ├─ SinkError                                      Do what the text says.
   │  ├─ SinkPermissionDenied (PermissionDenied)     Allow writing to the table.
   │  ├─ SinkUnavailable (Unavailable)               Wait, then run the pipeline again.
   │  └─ ForeignTable                                Choose a table of its own for each pipeline.
   ├─ OptionError                                    Correct the option that the text names.
-  └─ SendError                                      Follow the text: it names the way out.
+  └─ SendError                                      Do what the text says.
      └─ SendPermissionDenied (PermissionDenied)     Allow sqs:SendMessage on the queue.
 
 Packages define their own errors. This module loads each one on first use, because all of them import this module.

@@ -26,8 +26,8 @@ def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
             raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            way_out = f"stop what uses it, or choose another with {option} (0 picks a free one)"
-            raise StartError(f"port {port} on {host} is in use; {way_out}") from None
+            advice = f"stop what uses it, or choose another with {option} (0 picks a free one)"
+            raise StartError(f"port {port} on {host} is in use; {advice}") from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     except UnicodeError:
         raise StartError(f"cannot listen on {host} port {port}: this is no host name") from None

@@ -1,4 +1,4 @@
-"""Rows of the broker's database that no broker has written: found at the start, and said with the way out."""
+"""Rows of the broker's database that no broker has written: found at the start, and reported with what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dead-letter service through a dashboard: the same methods, the same values, and errors that name the way out."""
+"""The dead-letter service through a dashboard: the same methods, the same values, and errors that say what to do."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ def test_a_change_that_would_break_exactly_once_is_refused_with_its_reason(
 
 def test_a_history_with_segments_under_a_file_that_leaves_dedup_out_says_what_to_write(tmp_path: Path) -> None:
     former = spec(tmp_path, ('dedup = "key"', 'dedup = "segments"'))
-    way_out = 'is "key", the default, .* write dedup = "segments" under .source. to go on'
-    with pytest.raises(PipelineChanged, match=way_out):
+    advice = 'is "key", the default, .* write dedup = "segments" under .source. to go on'
+    with pytest.raises(PipelineChanged, match=advice):
         check(former, spec(tmp_path, ('dedup = "key"\n', "")))
 
 

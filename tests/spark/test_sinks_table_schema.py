@@ -20,7 +20,7 @@ def schema(text: str) -> pa.Schema:
 
 def refusal(old: pa.Schema, new: pa.Schema, *, may_lack: bool = False) -> str | None:
     try:
-        grown(old, new, table="orders", way_out="Choose another.", may_lack=may_lack)
+        grown(old, new, table="orders", advice="Choose another.", may_lack=may_lack)
     except SinkError as error:
         return str(error)
     return None
@@ -61,7 +61,7 @@ def test_a_change_that_breaks_a_table_is_refused_by_the_table_and_by_the_file(
 def test_a_column_and_a_field_of_a_struct_that_may_be_null_are_added_last() -> None:
     new = schema("more STRING, " + TABLE.replace("city: STRING", "zip: STRING, city: STRING"))
     old = schema(TABLE)
-    both = grown(old, new, table="orders", way_out="", may_lack=False)
+    both = grown(old, new, table="orders", advice="", may_lack=False)
     assert both.names == ["id", "n", "place", "tags", "more"]
     assert [part.name for part in both.field("place").type] == ["city", "at", "zip"]
     assert not file_breaks(old, new)

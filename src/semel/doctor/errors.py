@@ -1,4 +1,4 @@
-"""The doctor's own error: an input that cannot be used. Its text names the option or the file, and the way out."""
+"""The doctor's own error: an input that cannot be used. Its text names the option or the file, and says what to do."""
 
 from __future__ import annotations
 

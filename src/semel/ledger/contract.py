@@ -32,7 +32,7 @@ MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all notes of 
 
 
 class LedgerError(SemelError):
-    """A call to the ledger failed. Follow the text: it names the way out."""
+    """A call to the ledger failed. Do what the text says."""
 
 
 class LedgerUnavailable(LedgerError, Unavailable):

@@ -102,11 +102,11 @@ def spark_home(java: Java) -> Path:
 
 
 def _named(home: Path) -> Java:
-    way_out = f"point JAVA_HOME at a Java {OLDEST} or newer, or unset it and Semel looks for one"
+    advice = f"point JAVA_HOME at a Java {OLDEST} or newer, or unset it and Semel looks for one"
     try:
         return _probed(home / "bin" / "java", "JAVA_HOME")
     except JavaError as error:
-        raise JavaError(f"JAVA_HOME is {home}, which cannot run Spark: {error}; {way_out}") from None
+        raise JavaError(f"JAVA_HOME is {home}, which cannot run Spark: {error}; {advice}") from None
 
 
 def _candidates() -> list[tuple[str, Path]]:

@@ -193,7 +193,7 @@ class HandlerWorld(SparkWorld):
         return None
 
     def reset_pipeline(self) -> None:
-        """The way out that errors name: to begin anew without the folder."""
+        """What errors advise: to begin anew without the folder."""
         for driver in self.drivers:
             if driver.running:
                 driver.process.kill()

@@ -1,9 +1,9 @@
 """Makes calls to DynamoDB about one table: signs them, reuses connections, retries, and turns errors into ours.
 
-The rules: `call`, `put`, `update` and the like raise only LedgerError, and each text names the action, the table and
-the way out. A call is sent up to three times, not counting calls that are sent again with new credentials or a
-corrected clock. The connections, the signature and the rules for credentials, region and endpoint are those of Semel's
-SQS client.
+The rules: `call`, `put`, `update` and the like raise only LedgerError, and each text names the action and the
+table, and says what to do. A call is sent up to three times, not counting calls that are sent again with new
+credentials or a corrected clock. The connections, the signature and the rules for credentials, region and endpoint are
+those of Semel's SQS client.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ CREATE INDEX semel_ledger_purge_at ON semel_ledger (purge_at)
 
 # Primary result codes of SQLite, as in sqlite3.h.
 BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_WAYS_OUT: Final = {
+_ADVICE: Final = {
     sqlite3.SQLITE_BUSY: "another program holds its lock: end that program's transaction, or allow a longer `timeout`",
     sqlite3.SQLITE_LOCKED: "another connection holds its lock: end that transaction, or allow a longer `timeout`",
     sqlite3.SQLITE_FULL: "the disk is full: nothing was changed; free some space, it goes on by itself",
@@ -110,9 +110,9 @@ def code_of(error: Exception) -> int:
 def explained(error: Exception, path: str) -> LedgerError:
     """The driver's error as one of ours: what happened, to which file, what to do next."""
     code = code_of(error)
-    way_out = _WAYS_OUT.get(code, "SQLite refused the ledger's own statement")
+    advice = _ADVICE.get(code, "SQLite refused the ledger's own statement")
     kind = LedgerUnavailable if code in _PASSES else LedgerError
-    return kind(f"the ledger {path}: {way_out} ({error})")
+    return kind(f"the ledger {path}: {advice} ({error})")
 
 
 def patiently(call: Callable[[], Returned], timeout: float) -> Returned:

@@ -41,7 +41,7 @@ RESET: Final = (
 
 
 class CheckpointError(SemelError):
-    """A checkpoint cannot be used. Follow the text: it names the way out."""
+    """A checkpoint cannot be used. Do what the text says."""
 
 
 class Disagreement(CheckpointError):

@@ -285,8 +285,8 @@ class _Reading:
             self._unset.add(where)
             problem = f"{match[0]} names no environment variable; write $${{ for a plain ${{"
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                way_out = f"; set it, or write $${{{name}}} if that is meant as it stands"
-                problem = f"there is no environment variable {name}{did_you_mean(name, self.environment, way_out)}"
+                advice = f"; set it, or write $${{{name}}} if that is meant as it stands"
+                problem = f"there is no environment variable {name}{did_you_mean(name, self.environment, advice)}"
             self.add([f"{section} {option}: {problem}".strip()])
         elif len(value) >= _SHORTEST_SECRET:
             self._filled[value] = match[0]

@@ -32,7 +32,7 @@ _SHAPE: Final = (
     *("type", "properties", "required", "items", "additionalProperties", "format", "contentEncoding", "anyOf"),
     *("$ref", "nullable", "x-sql-type"),
 )
-_WAYS_OUT: Final = {
+_ADVICE: Final = {
     "allOf": "write its parts as one schema",
     "anyOf": "only one type, and null, can be told apart: choose one",
     "oneOf": "a column has one type: choose one",
@@ -220,7 +220,7 @@ def _only_branch(branches: Any, where: str) -> Any:
         raise SchemaError(f"{where}: anyOf is a list of schemas")
     real = [branch for branch in branches if branch != {"type": "null"}]
     if len(real) != 1 or len(real) == len(branches):
-        raise SchemaError(f"{where}: anyOf is not understood here; {_WAYS_OUT['anyOf']}")
+        raise SchemaError(f"{where}: anyOf is not understood here; {_ADVICE['anyOf']}")
     return real[0]
 
 
@@ -228,10 +228,8 @@ def _refuse_unknown(schema: Mapping[str, Any], where: str) -> None:
     known = {*_REMARKS, *_SHAPE, *_RULES}
     for keyword in schema:
         if keyword not in known and not (keyword.startswith("x-") and keyword != "x-sql-type"):
-            way_out = _WAYS_OUT.get(
-                keyword, "take it out, or write it as a constraint in SQL, in [[schema.constraints]]"
-            )
-            raise SchemaError(f"{where}: {keyword!r} is not understood here; {way_out}")
+            advice = _ADVICE.get(keyword, "take it out, or write it as a constraint in SQL, in [[schema.constraints]]")
+            raise SchemaError(f"{where}: {keyword!r} is not understood here; {advice}")
 
 
 def _type_of(schema: Mapping[str, Any], where: str) -> str:

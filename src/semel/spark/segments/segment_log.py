@@ -72,7 +72,7 @@ _BATCH: Final = re.compile(r"b(?P<batch>\d{10})/")
 
 
 class LogError(SemelError):
-    """The segment log does not fit the query. Follow the text: it names the way out."""
+    """The segment log does not fit the query. Do what the text says."""
 
 
 class OtherQuery(LogError):
@@ -84,7 +84,7 @@ class BatchAlreadyCommitted(LogError):
     """Another attempt has committed this batch. Do nothing: the messages return to the queue by themselves."""
 
 
-def way_out(owner: str | None) -> str:
+def advice(owner: str | None) -> str:
     """What is safe to do if log and checkpoint do not belong together. Only queries of pipelines have a name."""
     if owner is not None:
         return "`semel pipeline reset FILE` goes on from what the log and the table have, and says what that means"
@@ -209,11 +209,7 @@ class SegmentLog:
                 f"the segment log {self.store.url} belongs to another query ({identity.get('owner') or 'unnamed'}), "
                 f"and this one is {owner or 'unnamed'}; it stops, and deletes nothing from the queue. A segment log is "
                 "read by one query: give each its own 'segments' and checkpoint"
-                + (
-                    ""
-                    if owner is None
-                    else f". After a reset only the next run goes on. If none does: {way_out(owner)}"
-                )
+                + ("" if owner is None else f". After a reset only the next run goes on. If none does: {advice(owner)}")
             )
 
     # Plans.
@@ -236,7 +232,7 @@ class SegmentLog:
             raise OtherQuery(
                 f"batch {batch} of the segment log {self.store.url} is committed already, but this checkpoint is only "
                 f"about to run it: it is an older copy, or another query has gone on from it. {NOTHING_DONE}. "
-                f"{way_out(owner)}"
+                f"{advice(owner)}"
             )
         plan = self.plan(batch)
         if plan is None or plan["id"] != end["id"]:
@@ -250,7 +246,7 @@ class SegmentLog:
             f"batch {batch} of the segment log {self.store.url} was planned by another query, or by this one with "
             f"another checkpoint. {NOTHING_DONE}. A segment log is read by one query: if two of them share the option "
             f"'segments', give each a folder and a checkpoint of its own. If the checkpoint was lost or is an older "
-            f"copy: {way_out(owner)}"
+            f"copy: {advice(owner)}"
         )
 
     def begun(self) -> list[int]:

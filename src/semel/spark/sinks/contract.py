@@ -30,8 +30,8 @@ _HEX_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class SinkError(SemelError):
-    """A sink cannot take rows, and waiting does not help. The text names the table and the reason. Follow the text: it
-    names the way out."""
+    """A sink cannot take rows, and waiting does not help. The text names the table and the reason. Do what the
+    text says."""
 
 
 class SinkPermissionDenied(SinkError, PermissionDenied):

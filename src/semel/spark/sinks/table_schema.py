@@ -148,7 +148,7 @@ def differences(old: Iterable[pa.Field], new: Iterable[pa.Field], inside: str = 
             yield Difference(ChangeKind.ADDED, inside + name, None, field)
 
 
-def grown(old: pa.Schema, new: pa.Schema, *, table: str, way_out: str, may_lack: bool) -> pa.Schema:
+def grown(old: pa.Schema, new: pa.Schema, *, table: str, advice: str, may_lack: bool) -> pa.Schema:
     """The table's columns after rows of `new` are added. New columns that may be null are allowed. With `may_lack`,
     rows may lack columns of the table. Any other difference is an error, which lists all of them.
     """
@@ -157,7 +157,7 @@ def grown(old: pa.Schema, new: pa.Schema, *, table: str, way_out: str, may_lack:
         listed = "\n".join(f"  - column {text}" for text in wrong)
         raise SinkError(
             f"{table} cannot take the pipeline's rows:\n{listed}\n"
-            f"A new column is added by itself if it may be null; other changes would break what is there. {way_out}"
+            f"A new column is added by itself if it may be null; other changes would break what is there. {advice}"
         )
     return pa.schema(_merged(old, new))
 

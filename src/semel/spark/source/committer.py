@@ -14,7 +14,7 @@ from typing import Final
 
 from semel.messages.visibility import visibility_for
 from semel.spark.segments.model import BatchFiles, Committed, Sealed, SegmentAck, SegmentId, folder, task_count
-from semel.spark.segments.segment_log import NOTHING_DONE, LogError, SegmentLog, way_out
+from semel.spark.segments.segment_log import NOTHING_DONE, LogError, SegmentLog, advice
 from semel.spark.source.acknowledger import Acknowledger
 from semel.spark.source.options import ReadOptions
 from semel.spark.source.returns import Returned, return_messages
@@ -99,7 +99,7 @@ class BatchCommitter:
             raise LogError(
                 f"the checkpoint says that batch {batch} is committed, but the segment log {url} {what}: log and "
                 f"checkpoint do not belong together, or one is an older copy. {NOTHING_DONE}. "
-                f"{way_out(self._options.owner)}"
+                f"{advice(self._options.owner)}"
             )
         files, tasks = self._log.files(batch), task_count(plan)
         for segment_id in files.replaced:
@@ -107,7 +107,7 @@ class BatchCommitter:
         if unplanned := files.unplanned(tasks):
             raise LogError(
                 f"{url}/{unplanned[0].name} is of a task that the plan of batch {batch} does not have: it was not "
-                f"committed with it. {NOTHING_DONE}. {way_out(self._options.owner)}"
+                f"committed with it. {NOTHING_DONE}. {advice(self._options.owner)}"
             )
         if self._options.owner is not None and self._log.in_sink(batch) != str(
             self._log.content_of(batch, plan, files)
@@ -115,7 +115,7 @@ class BatchCommitter:
             raise LogError(
                 f"the checkpoint says that batch {batch} of the segment log {url} is committed, but the sink has not "
                 "committed it as it is: a driver that was replaced has written to the checkpoint, or it is an older "
-                f"copy. {NOTHING_DONE}. {way_out(self._options.owner)}"
+                f"copy. {NOTHING_DONE}. {advice(self._options.owner)}"
             )
         return files
 

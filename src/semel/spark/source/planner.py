@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from semel.spark.segments.model import BatchFiles, SegmentAck, SegmentId
-from semel.spark.segments.segment_log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, way_out
+from semel.spark.segments.segment_log import NOTHING_DONE, LogError, OtherQuery, SegmentLog, advice
 from semel.spark.source import backlog
 from semel.spark.source.backlog import IN_FLIGHT, VISIBLE, Backlog
 from semel.spark.source.committer import BatchCommitter
@@ -74,7 +74,7 @@ class Planner:
         if committed and self.options.owner is None:
             raise OtherQuery(
                 f"{self.log.store.url} is the segment log of a query that has committed batch {committed}, but this "
-                f"checkpoint is new. {NOTHING_DONE}. {way_out(None)}"
+                f"checkpoint is new. {NOTHING_DONE}. {advice(None)}"
             )
         return {"log": identity["id"], "batch": committed}
 
@@ -126,7 +126,7 @@ class Planner:
             raise LogError(
                 f"two batches of this checkpoint end with batch {end['batch']} of the segment log "
                 f"{self.log.store.url}: two drivers have written to the checkpoint. {NOTHING_DONE}. "
-                f"{way_out(self.options.owner)}"
+                f"{advice(self.options.owner)}"
             )
 
     def committed(self, end: Offset) -> None:

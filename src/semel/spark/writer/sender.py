@@ -29,7 +29,7 @@ _clients_lock = threading.Lock()
 
 
 class SendError(SemelError):
-    """Messages cannot be sent. The text names the queue and the reason. Follow the text: it names the way out."""
+    """Messages cannot be sent. The text names the queue and the reason. Do what the text says."""
 
 
 class SendPermissionDenied(SendError, PermissionDenied):
@@ -50,7 +50,7 @@ def send_error(queue: str, error: SqsError) -> SemelError:
     if isinstance(error, Unavailable):
         return error
     kind = SendPermissionDenied if isinstance(error, PermissionDenied) else SendError
-    return kind(f"messages cannot be sent to {queue}: {error}")  # its text ends with the way out
+    return kind(f"messages cannot be sent to {queue}: {error}")  # its text ends with what to do
 
 
 class Sender:

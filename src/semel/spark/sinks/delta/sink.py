@@ -51,7 +51,7 @@ T = TypeVar("T")
 _STORE_OPTIONS: Final = {"retry_timeout": "10s"}
 _CONTENT: Final = ("log", "batch", "seals")
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
-_WAY_OUT: Final = "Keep the old type and give the new column another name, or write to a new table."
+_ADVICE: Final = "Keep the old type and give the new column another name, or write to a new table."
 # deltalake has no types for the errors of a store, only texts.
 _OS_ERROR: Final = re.compile(r"\(os error (\d+)\)|code: (\d+)")
 _OUTAGE: Final = re.compile(
@@ -228,7 +228,7 @@ class DeltaSink:
     def _needs_columns(self, table: DeltaTable, wanted: pa.Schema) -> bool:
         _check_supported(table, self.name)
         current = storable(pa.schema(table.schema()))
-        return bool(grown(current, wanted, table=self.name, way_out=_WAY_OUT, may_lack=True) != current)
+        return bool(grown(current, wanted, table=self.name, advice=_ADVICE, may_lack=True) != current)
 
     def _latest(self) -> DeltaTable:
         from deltalake import DeltaTable

@@ -189,8 +189,8 @@ class ParquetSink:
         wanted = storable(schema)
         if recorded is None:
             return wanted
-        way_out = "Keep the old type and give the new column another name, or write to a new folder."
-        return grown(recorded, wanted, table=self.name, way_out=way_out, may_lack=False)
+        advice = "Keep the old type and give the new column another name, or write to a new folder."
+        return grown(recorded, wanted, table=self.name, advice=advice, may_lack=False)
 
     def _publish(self, root: Path, results: Sequence[Written]) -> None:
         for result in results:
