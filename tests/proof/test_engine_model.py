@@ -331,7 +331,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if hung_up and any(message.hidden_until > self.now for message in handed):
             self.give_back(self.model.queues[name], [message.handle for message in handed])
 
-    @step(5, where=QUEUE, limit=MOST, times=(1, 2, 3, 4))
+    @step(5, where=QUEUE, limit=MOST, times=(1, 2, 4, 8))
     def receive_and_release(self, where: int, limit: int, times: int) -> None:
         """What it takes for a message to be received often."""
         name = self.choose(where, lambda queue: queue.receivable(self.now))
@@ -854,6 +854,7 @@ class EngineAndModel(RuleBasedStateMachine):
         """Every group has messages, every grouped message a group; what is ready can be found."""
         for name in self.model.queues:
             generation = self.generation(name)
+            assert generation.cursor < generation.next_number, "a message that is sent now would not be found"
             members: dict[str, tuple[list[int], set[int], int]] = {}
             returned = set()
             for number, _, _, group in self.rows(generation):
@@ -918,11 +919,25 @@ class OnDisk(EngineAndModel):
 class RebuiltAtEveryStep(EngineAndModel):
     """The engine is killed after every step, and what is in memory is worked out anew from the database."""
 
+    steps_to_live = 1
+
+    def __init__(self) -> None:
+        self.steps = 0
+        super().__init__()
+
     def take(self, chosen: Chosen) -> None:
         super().take(chosen)
-        self.commit()
-        self.opened += 1
-        self.engine = Engine(self.engine.store.db, Random(self.opened), cooldowns=False)
+        self.steps += 1
+        if self.steps % self.steps_to_live == 0:
+            self.commit()
+            self.opened += 1
+            self.engine = Engine(self.engine.store.db, Random(self.opened), cooldowns=False)
+
+
+class RebuiltAfterAFewSteps(RebuiltAtEveryStep):
+    """It gets to use what it has worked out."""
+
+    steps_to_live = 4
 
 
 class InSmallSteps(EngineAndModel):
@@ -1008,6 +1023,10 @@ def test_a_database_that_is_closed_and_opened_again_is_the_same() -> None:
 
 def test_an_engine_that_is_killed_after_every_step_goes_on_as_if_nothing_had_happened() -> None:
     run_state_machine_as_test(RebuiltAtEveryStep, settings=effort(150, 60))
+
+
+def test_an_engine_that_is_killed_after_a_few_steps_goes_on_as_if_nothing_had_happened() -> None:
+    run_state_machine_as_test(RebuiltAfterAFewSteps, settings=effort(150, 60))
 
 
 @pytest.mark.parametrize("machine", [InSmallSteps, RebuiltInSmallSteps])
