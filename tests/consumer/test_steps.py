@@ -103,7 +103,7 @@ def test_a_step_that_fails_is_not_noted(place: Place) -> None:
     place.send({"id": 7})
     worker = place.worker(app)
     worker.drain()
-    assert place.known("7").notes == {}
+    assert place.known("7").steps == {}
     place.clock.advance(1)
     worker.drain()
     assert work.done == ["charge", "charge"]

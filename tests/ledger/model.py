@@ -21,7 +21,7 @@ class Known:
     payload: str = ""
     source: str = ""
     result: bytes = b""
-    notes: dict[str, bytes] = field(default_factory=dict)
+    steps: dict[str, bytes] = field(default_factory=dict)
 
 
 class Model:
@@ -63,7 +63,7 @@ class Model:
         known.status, known.claimant = Status.CLAIMED, claimant
         known.payload = known.payload or ask.payload
         self._lease(known, lease)
-        return Won(Claim(ask.key, known.fence), lease, known.attempt, taken_over, dict(known.notes))
+        return Won(Claim(ask.key, known.fence), lease, known.attempt, taken_over, dict(known.steps))
 
     def _start(self, ask: ClaimRequest, claimant: str, lease: float) -> ClaimResult:
         before = self.keys.get(ask.key)
@@ -85,7 +85,7 @@ class Model:
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
         known = self.held(claim)
         if known is not None:
-            known.notes[name] = value
+            known.steps[name] = value
             known.expires = max(self.now + self.retention, known.lease_ends)
         return known is not None
 
@@ -94,7 +94,7 @@ class Model:
         if known is None:
             known = self.find(finish.claim.key)
             return known is not None and (known.fence, known.status) == (finish.claim.fence, finish.status)
-        known.status, known.result, known.notes = finish.status, finish.result, {}
+        known.status, known.result, known.steps = finish.status, finish.result, {}
         known.expires = self.now + (self.retention if finish.retention is None else finish.retention)
         return True
 
@@ -108,7 +108,7 @@ class Model:
     def forget(self, keys: set[str]) -> int:
         known = [entry for entry in map(self.find, keys) if entry is not None]
         for it in known:
-            it.status, it.attempt, it.payload, it.source, it.result, it.notes = Status.FREE, 0, "", "", b"", {}
+            it.status, it.attempt, it.payload, it.source, it.result, it.steps = Status.FREE, 0, "", "", b"", {}
             it.expires = self.now + self.retention
         return len(known)
 

@@ -232,8 +232,8 @@ class TestOneKey:
         claim = win(ledger, "a", payload="p").claim
         assert ledger.save_step(claim, "step", b"1")
         clock_offset.advance(601)
-        assert win(ledger, "a", payload="q").notes == {}
-        assert entry(ledger, "a").notes == {}
+        assert win(ledger, "a", payload="q").steps == {}
+        assert entry(ledger, "a").steps == {}
 
 
 class TestClocks:

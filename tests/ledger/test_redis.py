@@ -219,8 +219,8 @@ class TestTheData:
         with RedisLedger(redis_server.url, prefix=prefix, retention=600, clock=clock_offset) as ledger:
             assert ledger.save_step(win(ledger, "a", payload="p").claim, "step", b"1")
             clock_offset.advance(601)
-            assert win(ledger, "a", payload="q").notes == {}
-            assert entry(ledger, "a").notes == {}
+            assert win(ledger, "a", payload="q").steps == {}
+            assert entry(ledger, "a").steps == {}
 
     def test_a_ledger_of_a_newer_semel_is_refused(
         self, redis_server: Server, ledger: RedisLedger, client: redis.Redis, prefix: str

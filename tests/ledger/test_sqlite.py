@@ -91,13 +91,13 @@ class TestSharedCommits:
         assert ledger.save_step(first, "half", bytes(MAX_RESULT))
 
         def too_much() -> str:
-            with pytest.raises(LedgerError, match="notes"):
+            with pytest.raises(LedgerError, match="steps"):
                 ledger.save_step(first, "more", b"!")
             return "refused"
 
         works: list[Callable[[], Any]] = [lambda n=n: win(ledger, f"order-{n}").claim.fence for n in range(6)]  # type: ignore[misc]
         assert self.held_up(ledger, [*works[:3], too_much, *works[3:]]) == [1, 1, 1, "refused", 1, 1, 1]
-        assert entry(ledger, "first").notes == {"half": bytes(MAX_RESULT)}
+        assert entry(ledger, "first").steps == {"half": bytes(MAX_RESULT)}
 
     def test_in_memory_threads_share_one_ledger(self) -> None:
         with SqliteLedger(":memory:") as ledger:

@@ -213,7 +213,7 @@ class TestLedgers:
         self, ledger: Ledger, fences: dict[str, int]
     ) -> None:
         won = win(ledger, "left")
-        assert (won.taken_over, won.attempt, won.notes) == (True, 2, {"charge": b"tx-1", "mail": b""})
+        assert (won.taken_over, won.attempt, won.steps) == (True, 2, {"charge": b"tx-1", "mail": b""})
         assert won.claim.fence > fences["left"]
         assert not finish(ledger, Claim("left", fences["left"]))
         assert finish(ledger, won.claim)
@@ -222,7 +222,7 @@ class TestLedgers:
         self, ledger: Ledger, fences: dict[str, int]
     ) -> None:
         won = win(ledger, "released")
-        assert (won.taken_over, won.attempt, won.notes) == (False, 3, {"charge": ALL_BYTES})
+        assert (won.taken_over, won.attempt, won.steps) == (False, 3, {"charge": ALL_BYTES})
         assert won.claim.fence > fences["released"]
 
     def test_the_key_rule_of_a_queue_is_known(self, ledger: Ledger) -> None:

@@ -23,7 +23,7 @@ AT_ONCE: Final = 300
 MOST_THREADS: Final = 2
 LINGER: Final = 0.003  # seconds: under load, fewer calls for more messages each
 LINGER_FROM: Final = 20  # messages
-STARTED: Final = "semel:started"  # the step under which the worker notes which attempts have called the handler
+STARTED: Final = "semel:started"  # the step under which the worker saves which attempts have called the handler
 
 Answer = ClaimResult | LedgerError | None  # None: the ledger did not answer
 
@@ -230,10 +230,10 @@ class Claimer(Stage[Delivery]):
 def _event_of(delivery: Delivery, answer: Answer) -> Event:
     if type(answer) is Won:  # nearly always
         delivery.claim, delivery.fence, delivery.attempt = answer.claim, answer.claim.fence, answer.attempt
-        if answer.notes:
-            delivery.steps = answer.notes
+        if answer.steps:
+            delivery.steps = answer.steps
         if answer.attempt > 2:
-            delivery.unstarted = _unstarted(answer.attempt, answer.notes.get(STARTED, b""))
+            delivery.unstarted = _unstarted(answer.attempt, answer.steps.get(STARTED, b""))
         return Event.WON
     match answer:
         case None:
@@ -257,6 +257,6 @@ def _event_of(delivery: Delivery, answer: Answer) -> Event:
 
 def _unstarted(attempt: int, started: bytes) -> int:
     """How many earlier attempts ended before the handler was called, because another message killed their worker. The
-    first attempt always counts as started, each later one only if the worker noted that it started."""
-    noted = {int(number) for number in started.split(b",") if number}
-    return sum(1 for earlier in range(2, attempt) if earlier not in noted)
+    first attempt always counts as started, each later one only if the worker saved that it started."""
+    saved = {int(number) for number in started.split(b",") if number}
+    return sum(1 for earlier in range(2, attempt) if earlier not in saved)

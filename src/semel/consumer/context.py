@@ -119,35 +119,35 @@ class Context:
         """
         if self._delivery.setup.handler.is_async:
             return self._async_step(name, work)
-        noted = self._noted(name)
-        if noted is not _MISSING:
-            return noted
+        saved = self._saved(name)
+        if saved is not _MISSING:
+            return saved
         self.check()
         result = work()
         if inspect.isawaitable(result):
             callables.unfinished(result)
             raise SemelError(f"the step {name!r} is async in a handler that is not: make the handler async too")
-        self._note(name, _encode(name, result))
+        self._save(name, _encode(name, result))
         return result
 
     async def _async_step(self, name: str, work: Callable[[], Any]) -> Any:
         import asyncio
 
-        noted = self._noted(name)
-        if noted is not _MISSING:
-            return noted
+        saved = self._saved(name)
+        if saved is not _MISSING:
+            return saved
         self.check()
         result = work()
         if inspect.isawaitable(result):
             result = await result
-        await asyncio.to_thread(self._note, name, _encode(name, result))
+        await asyncio.to_thread(self._save, name, _encode(name, result))
         return result
 
-    def _noted(self, name: str) -> Any:
+    def _saved(self, name: str) -> Any:
         value = self._delivery.steps.get(name)
         return _MISSING if value is None else orjson.loads(value)
 
-    def _note(self, name: str, value: bytes) -> None:
+    def _save(self, name: str, value: bytes) -> None:
         delivery = self._delivery
         assert delivery.claim is not None
         if not delivery.setup.ledger.save_step(delivery.claim, name, value):

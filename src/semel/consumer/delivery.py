@@ -41,7 +41,7 @@ class Delivery:
     fence = 0
     attempt = 0  # how often it was claimed
     unstarted = 0  # of those, claims whose worker died before the handler was called
-    steps: Mapping[str, bytes] = {}  # results of ctx.step, and the consumer's own notes
+    steps: Mapping[str, bytes] = {}  # results of ctx.step, and what the consumer itself saves
     held_for = 0.0
     holder: Delivery | None = None  # the message with the same key that this process is working on
     duplicates: tuple[Delivery, ...] = ()  # messages with the same key that stay hidden until this one has ended

@@ -66,7 +66,7 @@ class HandlerCaller:
                 )
             elif event is Event.GIVE_UP:
                 self._report_end(deliveries, event)
-        started = [delivery for delivery in started if delivery.attempt == 1 or self._note_start(delivery)]
+        started = [delivery for delivery in started if delivery.attempt == 1 or self._save_start(delivery)]
         if self._reporter.logs_attempts:
             for delivery in started:
                 self._reporter.log(Step.STARTED, (delivery,), now - delivery.received_at)
@@ -90,20 +90,20 @@ class HandlerCaller:
         delivery.started_at = now
         return Event.STARTED
 
-    def _note_start(self, delivery: Delivery) -> bool:
+    def _save_start(self, delivery: Delivery) -> bool:
         """From the second attempt on, the ledger stores that the handler is called. A worker that dies has also claimed
         messages that it had not started, and these must not lose an attempt."""
-        noted = delivery.steps.get(STARTED, b"")
-        noted = b"%b,%d" % (noted, delivery.attempt) if noted else b"%d" % delivery.attempt
+        starts = delivery.steps.get(STARTED, b"")
+        starts = b"%b,%d" % (starts, delivery.attempt) if starts else b"%d" % delivery.attempt
         ledger = self._setup.ledger
         try:
-            (saved,) = one_by_one(lambda claims: [ledger.save_step(claims[0], STARTED, noted)], [delivery.owned_claim])
+            (saved,) = one_by_one(lambda claims: [ledger.save_step(claims[0], STARTED, starts)], [delivery.owned_claim])
         except LedgerUnavailable as error:
             self._reporter.ledger_failed("save_step", error)
-            delivery.error = f"the ledger could not note its start: {error}"
+            delivery.error = f"the ledger could not save its start: {error}"
             event = Event.LEDGER_DOWN
         else:
-            if isinstance(saved, LedgerError):  # such as if steps take up all the space: it starts without the note
+            if isinstance(saved, LedgerError):  # such as if steps take up all the space: it starts without it
                 self._reporter.ledger_refused("step", saved)
                 return True
             if saved:

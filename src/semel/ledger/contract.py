@@ -28,7 +28,7 @@ DAY: Final = 86_400.0
 # SQS cannot redeliver past the retention of the source plus that of the dead-letter queue: 14 days each at most.
 RETENTION: Final = 28 * DAY
 MAX_KEY: Final = 1_024  # bytes of UTF-8
-MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all notes of one key together
+MAX_RESULT: Final = 256 * 1024  # bytes of a stored result, and of all steps of one key together
 
 
 class LedgerError(SemelError):
@@ -117,7 +117,7 @@ class Won:
     """The claim was won. It is valid for `lease` seconds from the moment the call was made.
 
     `attempt`: the number of this claim, from 1. It starts again when a key is forgotten, or claimed again after a
-    rejection. `taken_over`: whether an earlier holder let its lease run out. `notes`: what earlier attempts have stored
+    rejection. `taken_over`: whether an earlier holder let its lease run out. `steps`: what earlier attempts have stored
     with `save_step`.
 
     >>> from semel import SqliteLedger
@@ -132,7 +132,7 @@ class Won:
     lease: float
     attempt: int = 1
     taken_over: bool = False
-    notes: Mapping[str, bytes] = field(default_factory=dict)
+    steps: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @value
@@ -231,7 +231,7 @@ class Entry:
     payload: str
     source: str
     result: bytes
-    notes: Mapping[str, bytes]
+    steps: Mapping[str, bytes]
     first_seen: float
     changed: float
     expires: float

@@ -149,31 +149,31 @@ class TestNotes:
         assert ledger.save_step(first, "leer", b"")
         assert ledger.release([first]) == [True]
         second = win(ledger, "a")
-        assert second.notes == {"download": ALL_BYTES, "leer": b""}
+        assert second.steps == {"download": ALL_BYTES, "leer": b""}
         assert ledger.save_step(second.claim, "schließen: §1.2", b"x")
         clock_offset.advance(LEASE + 1)
         third = win(ledger, "a")
         assert third.taken_over
-        assert third.notes == {"download": ALL_BYTES, "leer": b"", "schließen: §1.2": b"x"}
-        assert entry(ledger, "a").notes == third.notes
+        assert third.steps == {"download": ALL_BYTES, "leer": b"", "schließen: §1.2": b"x"}
+        assert entry(ledger, "a").steps == third.steps
 
     def test_a_repeated_claim_gets_the_notes_too(self, ledger: Ledger) -> None:
         claim = win(ledger, "a", claimant="me").claim
         assert ledger.save_step(claim, "step", b"1")
-        assert win(ledger, "a", claimant="me").notes == {"step": b"1"}
+        assert win(ledger, "a", claimant="me").steps == {"step": b"1"}
 
     def test_a_note_of_the_same_name_takes_the_place_of_the_older(self, ledger: Ledger) -> None:
         claim = win(ledger, "a").claim
         assert ledger.save_step(claim, "step", b"1")
         assert ledger.save_step(claim, "step", b"2")
-        assert entry(ledger, "a").notes == {"step": b"2"}
+        assert entry(ledger, "a").steps == {"step": b"2"}
 
     @pytest.mark.parametrize("status", [Status.DONE, Status.REJECTED])
     def test_notes_are_dropped_when_the_key_is_recorded(self, ledger: Ledger, status: Status) -> None:
         claim = win(ledger, "a").claim
         assert ledger.save_step(claim, "step", b"1")
         assert finish(ledger, claim, status)
-        assert entry(ledger, "a").notes == {}
+        assert entry(ledger, "a").steps == {}
         assert not ledger.save_step(claim, "late", b"2")
 
     def test_notes_are_limited_together(self, ledger: Ledger) -> None:
@@ -186,7 +186,7 @@ class TestNotes:
             ledger.save_step(claim, "one byte more", b"!")
         assert ledger.save_step(claim, "half", b"now there is room")
         assert ledger.save_step(claim, "one byte more", b"!")
-        assert set(entry(ledger, "a").notes) == {"half", "other half", "one byte more"}
+        assert set(entry(ledger, "a").steps) == {"half", "other half", "one byte more"}
 
     def test_a_note_on_what_is_not_held_is_refused(self, ledger: Ledger) -> None:
         assert not ledger.save_step(Claim("unknown", 1), "step", b"1")
@@ -253,7 +253,7 @@ class TestAZombie:
         assert ledger.release([win(ledger, "a").claim]) == [True]
         assert zombie(ledger, old) is False
         third = win(ledger, "a")
-        assert (third.claim.fence, third.attempt, third.notes) == (3, 3, {})
+        assert (third.claim.fence, third.attempt, third.steps) == (3, 3, {})
 
     def test_changes_nothing_once_the_key_was_forgotten(
         self, ledger: Ledger, zombie: Callable[[Ledger, Claim], bool]
@@ -359,8 +359,8 @@ class TestExpiry:
         assert ledger.save_step(win(ledger, "a", lease=10).claim, "step", b"1")
         clock_offset.advance(101)
         again = win(ledger, "a", payload="another")
-        assert (again.attempt, again.notes) == (1, {})
-        assert entry(ledger, "a").notes == {}
+        assert (again.attempt, again.steps) == (1, {})
+        assert entry(ledger, "a").steps == {}
 
     def test_what_has_expired_is_not_seen(self, make_ledger: Opener, clock_offset: Shift) -> None:
         ledger = make_ledger(retention=600)
@@ -381,7 +381,7 @@ class TestExpiry:
             clock_offset.advance(400)
             assert write()
         clock_offset.advance(400)
-        assert entry(ledger, "a").notes == {"step": b"1"}
+        assert entry(ledger, "a").steps == {"step": b"1"}
 
     @on(PURGED)
     def test_a_purge_finds_what_is_kept_for_less_time_than_before(

@@ -12,7 +12,7 @@ from semel.ledger.contract import Claim, ClaimRequest, Conflict, Done, Held, Led
 
 
 def test_a_new_key_is_won_with_its_first_fence_and_first_attempt(ledger: Ledger) -> None:
-    assert ask(ledger, "order-1") == Won(Claim("order-1", 1), LEASE, attempt=1, taken_over=False, notes={})
+    assert ask(ledger, "order-1") == Won(Claim("order-1", 1), LEASE, attempt=1, taken_over=False, steps={})
 
 
 def test_a_won_key_is_seen_with_all_that_its_claim_said(ledger: Ledger) -> None:
@@ -25,7 +25,7 @@ def test_a_won_key_is_seen_with_all_that_its_claim_said(ledger: Ledger) -> None:
         1,
     )
     assert (ledger_entry.claimant, ledger_entry.payload, ledger_entry.source) == ("worker-7", "digest", "orders/1")
-    assert (ledger_entry.result, ledger_entry.notes) == (b"", {})
+    assert (ledger_entry.result, ledger_entry.steps) == (b"", {})
     assert ledger_entry.first_seen == ledger_entry.changed
     assert ledger_entry.lease_ends == pytest.approx(ledger_entry.changed + LEASE, abs=0.01)
     assert ledger_entry.expires == pytest.approx(ledger_entry.changed + ledger.retention, abs=1)
@@ -62,14 +62,14 @@ def test_nothing_asked_is_nothing_answered(ledger: Ledger) -> None:
 def test_a_key_whose_lease_is_over_is_taken_over_with_the_next_fence(ledger: Ledger, clock_offset: Shift) -> None:
     win(ledger, "order-1", lease=30)
     clock_offset.advance(31)
-    assert ask(ledger, "order-1") == Won(Claim("order-1", 2), LEASE, attempt=2, taken_over=True, notes={})
+    assert ask(ledger, "order-1") == Won(Claim("order-1", 2), LEASE, attempt=2, taken_over=True, steps={})
     assert isinstance(ask(ledger, "order-1"), Held)
 
 
 def test_a_released_key_is_won_at_once_with_the_next_fence_and_is_not_taken_over(ledger: Ledger) -> None:
     assert ledger.release([win(ledger, "order-1").claim]) == [True]
     assert entry(ledger, "order-1").status is Status.FREE
-    assert ask(ledger, "order-1") == Won(Claim("order-1", 2), LEASE, attempt=2, taken_over=False, notes={})
+    assert ask(ledger, "order-1") == Won(Claim("order-1", 2), LEASE, attempt=2, taken_over=False, steps={})
 
 
 def test_an_attempt_that_was_not_tried_does_not_count(ledger: Ledger) -> None:
@@ -158,7 +158,7 @@ class TestRejected:
         assert finish(ledger, first.claim, Status.REJECTED, b"why")
         assert ask(ledger, "order-1", payload="b", source=comes_back_as) == Won(Claim("order-1", 2), LEASE)
         ledger_entry = entry(ledger, "order-1")
-        assert (ledger_entry.payload, ledger_entry.source, ledger_entry.result, ledger_entry.notes) == (
+        assert (ledger_entry.payload, ledger_entry.source, ledger_entry.result, ledger_entry.steps) == (
             "b",
             comes_back_as,
             b"",

@@ -35,7 +35,7 @@ def alike(verdict: ClaimResult) -> Any:
     if isinstance(verdict, Held):
         return Held, verdict.key
     if isinstance(verdict, Won):  # of a repeated call, a store may or may not remember that it took over
-        return Won, verdict.claim, verdict.lease, verdict.attempt, dict(verdict.notes)
+        return Won, verdict.claim, verdict.lease, verdict.attempt, dict(verdict.steps)
     return verdict
 
 
@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
             expected = self.model.ask(ask, str(number), lease)
             if isinstance(verdict, Won) and isinstance(expected, Won):
                 self.see_fence(verdict.claim)
-                expected = Won(verdict.claim, lease, expected.attempt, notes=expected.notes)
+                expected = Won(verdict.claim, lease, expected.attempt, steps=expected.steps)
             assert alike(verdict) == alike(expected)
 
     def see_fence(self, claim: Claim) -> None:
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
             if entry is not None and known is not None:
                 assert (entry.status, entry.fence, entry.attempt) == (known.status, known.fence, known.attempt)
                 assert (entry.payload, entry.source) == (known.payload, known.source)
-                assert (entry.result, dict(entry.notes)) == (known.result, known.notes)
+                assert (entry.result, dict(entry.steps)) == (known.result, known.steps)
 
 
 def test_any_sequence_of_calls_is_answered_as_by_the_model(store: StoreUnderTest) -> None:

@@ -102,7 +102,7 @@ class TestALostAnswer:
         wire.lose(b"order-lost")
         assert ledger.save_step(claim, "step", b"1")
         assert wire.lost == 2
-        assert entry(ledger, "order-lost").notes == {"step": b"1"}
+        assert entry(ledger, "order-lost").steps == {"step": b"1"}
 
     @on(["postgres"])
     def test_to_a_commit_leaves_the_outcome_unknown_and_the_ledger_tells_it(

@@ -133,7 +133,7 @@ class MessageHistory:
             expires=entry.expires or None,
             claimant=entry.claimant,
             source=entry.source,
-            steps=tuple(sorted(entry.notes)),
+            steps=tuple(sorted(entry.steps)),
             result=entry.result[:RESULT_BYTES].decode("utf-8", "replace"),
         ), ""
 

@@ -151,7 +151,7 @@ def _claim(
     )
     if payload := request.payload if payload is None else payload:
         item["payload"] = {"S": payload}
-    won = Won(Claim(request.key, fence), moment.lease / 1000, attempt, taken_over, _notes(item) if kept else {})
+    won = Won(Claim(request.key, fence), moment.lease / 1000, attempt, taken_over, _steps(item) if kept else {})
     return ClaimWrite(item, won, replaces)
 
 
@@ -273,7 +273,7 @@ def note(claim: Claim, name: str, value: bytes, now: int, retention: int, most: 
 def note_seen(claim: Claim, name: str, value: bytes, now: int, retention: int, item: Item) -> tuple[Update, int]:
     """The same update with the exact size in bytes, which is returned too. Its condition holds if the item is still as
     it was seen."""
-    total = sum(len(known) for known in (_notes(item) | {name: value}).values())
+    total = sum(len(known) for known in (_steps(item) | {name: value}).values())
     state = _state(item)
     until = _number(state, "until")
     values = _held(claim, now, max(retention, until - now)) | {"total": total, "seen_until": until}
@@ -313,14 +313,14 @@ def entry_of(key: str, item: Item) -> Entry:
         payload=_text(item, "payload"),
         source=_text(item, "source"),
         result=b64decode(state["result"]["B"]) if "result" in state else b"",
-        notes=_notes(item),
+        steps=_steps(item),
         first_seen=_number(item, "first_seen") / 1000,
         changed=_number(state, "changed") / 1000,
         expires=_number(state, "until") / 1000,
     )
 
 
-def _notes(item: Item) -> dict[str, bytes]:
+def _steps(item: Item) -> dict[str, bytes]:
     return {name: b64decode(value["B"]) for name, value in _state(item).get("notes", {}).get("M", {}).items()}
 
 

@@ -187,7 +187,7 @@ class DynamoLedger(Ledger):
         return self._updates([items.release(claim, now, retention, tried=tried) for claim in claims])
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
-        check_result(value, f"the note {name!r} of {claim.key!r}")
+        check_result(value, f"the step {name!r} of {claim.key!r}")
         now = self._now()
         update = items.note(claim, name, value, now, milliseconds(self.retention), MAX_RESULT)
         for _ in range(_TRIES):
@@ -197,8 +197,8 @@ class DynamoLedger(Ledger):
             update, total = items.note_seen(claim, name, value, now, milliseconds(self.retention), item)
             if total > MAX_RESULT:
                 raise LedgerError(
-                    f"the notes of {claim.key!r} have {total} bytes together with {name!r}, the ledger keeps at most "
-                    f"{MAX_RESULT}: store them elsewhere and note their addresses"
+                    f"the steps of {claim.key!r} have {total} bytes together with {name!r}, the ledger keeps at most "
+                    f"{MAX_RESULT}: store the results elsewhere and return their addresses"
                 )
         raise self._restless(claim.key)
 

@@ -142,10 +142,10 @@ class PostgresLedger(Ledger):
         return self._run(self._queries.extend, [(claim, lease) for claim in claims], timeout)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
-        check_result(value, f"the note {name!r} of the key {claim.key!r}")
+        check_result(value, f"the step {name!r} of the key {claim.key!r}")
         _check_text(name)
-        (noted,) = self._run(self._queries.save_step, [(claim, name, value)])
-        return cast(bool, noted)
+        (saved,) = self._run(self._queries.save_step, [(claim, name, value)])
+        return cast(bool, saved)
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:
         check_completions(completions)

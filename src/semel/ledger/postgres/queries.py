@@ -112,10 +112,10 @@ class Queries:
             },
         )
         raised = self._raised(connection, {row[0]: row[1] for row in won if row[5]})
-        for key, fence, attempt, status, notes, _ in won:
+        for key, fence, attempt, status, steps, _ in won:
             request, _, lease = items[places[key]]
             claim = Claim(request.key, raised.get(key, fence))
-            results[places[key]] = Won(claim, lease, attempt, status == TAKEN_OVER, _decoded(notes))
+            results[places[key]] = Won(claim, lease, attempt, status == TAKEN_OVER, _decoded(steps))
 
     def _raised(self, connection: Connection, too_low: dict[bytes, int]) -> dict[bytes, int]:
         """The new fences of keys that were purged while they were being claimed."""
@@ -219,7 +219,7 @@ class Queries:
             (row,) = self._rows(connection, self.sql.note, {**parameters, "most": MAX_RESULT})
             held, written = row
             if held and not written:
-                check_result(bytes(MAX_RESULT + 1), f"with the note {name!r}, the key {claim.key!r}")
+                check_result(bytes(MAX_RESULT + 1), f"with the step {name!r}, the key {claim.key!r}")
             answers.append(bool(written))
         return answers
 
@@ -299,7 +299,7 @@ def _refusal(
 def _entry(key: str, row: Any) -> Entry | None:
     if row is None:
         return None
-    _, status, fence, attempt, claimant, lease_ends, payload, source, result, notes, first_seen, changed, expires = row
+    _, status, fence, attempt, claimant, lease_ends, payload, source, result, steps, first_seen, changed, expires = row
     return Entry(
         key=key,
         status=STATUS[status],
@@ -310,12 +310,12 @@ def _entry(key: str, row: Any) -> Entry | None:
         payload=payload,
         source=source,
         result=result or b"",
-        notes=_decoded(notes),
+        steps=_decoded(steps),
         first_seen=first_seen,
         changed=changed,
         expires=expires,
     )
 
 
-def _decoded(notes: dict[str, str] | None) -> dict[str, bytes]:
-    return {name: base64.b64decode(value) for name, value in notes.items()} if notes else {}
+def _decoded(steps: dict[str, str] | None) -> dict[str, bytes]:
+    return {name: base64.b64decode(value) for name, value in steps.items()} if steps else {}

@@ -54,7 +54,7 @@ class RedisLedger(Ledger):
     the server's own clock, and a write of a zombie is refused because of its fence. This is not exactly-once:
     replication is asynchronous, so a failover may lose a claim or a record that was acknowledged, and the key may then
     run again. `wait_replicas` makes that less likely, not impossible. Pass the key on as idempotency key in your
-    handlers' calls to other systems or, if that is not enough, use a ledger with transactions (PostgreSQL, SQLite).
+    handlers' calls to other systems or, if that is not enough, use a ledger with transactions.
 
     The server must not evict keys (maxmemory-policy noeviction) and should write an append-only file (appendonly yes).
 
@@ -132,13 +132,13 @@ class RedisLedger(Ledger):
         return self._fenced(scripts.RELEASE, claims, 0 if tried else 1)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
-        check_result(value, f"the note {name!r} of {claim.key!r}")
+        check_result(value, f"the step {name!r} of {claim.key!r}")
         words = (_milliseconds(self.retention), MAX_RESULT, claim.fence, name)
         [(_, answer)] = self._run(scripts.NOTE, [claim.key], (), [words], [value])
         if answer == b"2":
             raise LedgerError(
-                f"the notes of {claim.key!r} have more than {MAX_RESULT} bytes together with {name!r}: "
-                "store them elsewhere and note their addresses"
+                f"the steps of {claim.key!r} have more than {MAX_RESULT} bytes together with {name!r}: "
+                "store the results elsewhere and return their addresses"
             )
         return bool(answer == b"1")
 
@@ -227,11 +227,11 @@ def _results(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iter
     numbers = [int(word) for word in answer[0].split()]
     at = 1
     for place, key in enumerate(keys):
-        what, first, attempt, noted = numbers[4 * place : 4 * place + 4]
+        what, first, attempt, count = numbers[4 * place : 4 * place + 4]
         if what in (_WON, _TAKEN_OVER):
-            notes = {answer[n].decode(): answer[n + 1] for n in range(at, at + 2 * noted, 2)}
-            at += 2 * noted
-            yield Won(Claim(key, first), lease, attempt, what == _TAKEN_OVER, notes)
+            steps = {answer[n].decode(): answer[n + 1] for n in range(at, at + 2 * count, 2)}
+            at += 2 * count
+            yield Won(Claim(key, first), lease, attempt, what == _TAKEN_OVER, steps)
         elif what in (_DONE, _REJECTED):
             yield Done(key, Status.DONE if what == _DONE else Status.REJECTED, answer[at])
             at += 1
@@ -242,7 +242,7 @@ def _results(keys: Sequence[str], answer: Sequence[bytes], lease: float) -> Iter
 
 
 def _entry(key: str, row: Sequence[Any]) -> Entry:
-    head, claimant, payload, source, result, notes = row
+    head, claimant, payload, source, result, steps = row
     status, fence, attempt, _, *times = head.split()
     lease_ends, first_seen, changed, expires = (int(word) / 1000 for word in times)
     return Entry(
@@ -255,7 +255,7 @@ def _entry(key: str, row: Sequence[Any]) -> Entry:
         payload=payload.decode(),
         source=source.decode(),
         result=result or b"",
-        notes={notes[n].decode(): notes[n + 1] for n in range(0, len(notes), 2)},
+        steps={steps[n].decode(): steps[n + 1] for n in range(0, len(steps), 2)},
         first_seen=first_seen,
         changed=changed,
         expires=expires,

@@ -115,7 +115,7 @@ class SqliteLedger(Ledger):
         return self._writer.run(lambda db: operations.extend(db, claims, lease, self._now(), self.retention), timeout)
 
     def save_step(self, claim: Claim, name: str, value: bytes) -> bool:
-        check_result(value, f"the note {name!r} of the key {claim.key!r}")
+        check_result(value, f"the step {name!r} of the key {claim.key!r}")
         return self._writer.run(lambda db: operations.save_step(db, claim, name, value, self._now(), self.retention))
 
     def record(self, completions: Sequence[Completion]) -> list[bool]:

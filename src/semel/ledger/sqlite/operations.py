@@ -248,15 +248,15 @@ def save_step(db: sqlite3.Cursor, claim: Claim, name: str, value: bytes, now: fl
     if row is None:
         return False
     packed, lease_ends = row
-    notes = {**unpacked(packed), name: value}
-    size = sum(map(len, notes.values()))
+    steps = {**unpacked(packed), name: value}
+    size = sum(map(len, steps.values()))
     if size > MAX_RESULT:
         raise LedgerError(
-            f"with the note {name!r} the notes of the key {claim.key!r} have {size} bytes, "
-            f"the ledger keeps at most {MAX_RESULT} a key: store them elsewhere and note their address"
+            f"with the step {name!r} the steps of the key {claim.key!r} have {size} bytes, "
+            f"the ledger keeps at most {MAX_RESULT} a key: store the results elsewhere and return their addresses"
         )
     expires = max(now + retention, lease_ends)
-    db.execute(_NOTE, (_packed(notes), now, expires, expires, claim.key, claim.fence, now))
+    db.execute(_NOTE, (_packed(steps), now, expires, expires, claim.key, claim.fence, now))
     return True
 
 
@@ -350,12 +350,12 @@ def _entry(row: Row) -> Entry:
     )
 
 
-def _packed(notes: Mapping[str, bytes]) -> bytes:
-    return orjson.dumps({name: base64.b64encode(value).decode() for name, value in notes.items()})
+def _packed(steps: Mapping[str, bytes]) -> bytes:
+    return orjson.dumps({name: base64.b64encode(value).decode() for name, value in steps.items()})
 
 
-def unpacked(notes: bytes | None) -> dict[str, bytes]:
+def unpacked(packed: bytes | None) -> dict[str, bytes]:
     try:
-        return {name: base64.b64decode(value) for name, value in orjson.loads(notes).items()} if notes else {}
+        return {name: base64.b64decode(value) for name, value in orjson.loads(packed).items()} if packed else {}
     except (ValueError, TypeError, AttributeError):
-        raise DamagedRow("the notes of a key are not as a ledger writes them") from None
+        raise DamagedRow("the steps of a key are not as a ledger writes them") from None
