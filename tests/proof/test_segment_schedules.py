@@ -287,7 +287,6 @@ class Pipeline(World):
                 agreement.DriverLog(self.place.log),
                 lambda *_: None,
                 base=record.base,
-                first_log_batch=record.first_log_batch,
             )
             return self.spark(planner, batches_)
         except (Killed, TaskDied):

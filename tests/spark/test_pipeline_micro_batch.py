@@ -24,8 +24,9 @@ from semel.spark.pipeline.progress.totals import Progress
 from semel.spark.pipeline.runner import Runner
 from semel.spark.pipeline.stop_request import Stop
 from semel.spark.pipeline.stream import End, Stream, Trigger
+from semel.spark.segments.model import LogBatch
 from semel.spark.sinks.contract import Commit, InvalidRow, MicroBatch, Sink, Written
-from semel.spark.sinks.parquet.sink import ParquetSink
+from semel.spark.sinks.parquet.sink import ParquetSink, ParquetWriter
 from semel.spark.sinks.rejects import RejectTable
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def bad(id_: str, reason: str = "not JSON: line 1") -> dict[str, Any]:
 class NoLog:
     """The rows of these batches are from no segment log."""
 
-    id = ""
+    def in_progress(self) -> LogBatch | None:
+        return None
 
     def content(self) -> str:
         return ""
@@ -467,26 +469,49 @@ def test_a_batch_that_the_table_has_under_an_earlier_number_is_not_committed_aga
     """Found by the simulation: an offset of another driver had replaced the one that the batch was committed under."""
     sink = empty_table(tmp_path, monkeypatch)
     rows = cast("DataFrame", None)
-    batches = Batches(ID, sink, None, SeventhBatch(), lambda *_: None, first_log_batch=7)
+    batches = Batches(ID, sink, None, SeventhBatch(), lambda *_: None)
     batches(rows, 0)
     batches(rows, 0)
     with pytest.raises(Disagreement, match="as batch 0, and Spark has run it as batch 1"):
-        Batches(ID, sink, None, SeventhBatch(), lambda *_: None, base=1, first_log_batch=7)(rows, 0)
+        Batches(ID, sink, None, SeventhBatch(), lambda *_: None, base=1)(rows, 0)
     assert sink.last(ID) == Commit(0, "log/7/seals")
+
+
+def test_files_are_named_for_the_batch_of_the_log_whatever_number_spark_has_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: after a reset, a driver from before it had written offsets into Spark's progress. The
+    next driver began with a later number than 0, and its tasks named their files for a later batch of the log."""
+    sink = empty_table(tmp_path, monkeypatch)
+    writers: list[ParquetWriter] = []
+
+    def writer(batch: MicroBatch) -> ParquetWriter:
+        writers.append(ParquetSink.writer(sink, batch))
+        return writers[-1]
+
+    monkeypatch.setattr(sink, "writer", writer)
+    Batches(ID, sink, None, SeventhBatch(), lambda *_: None)(cast("DataFrame", None), 3)
+    assert [writer.files.rpartition("log-")[2] for writer in writers] == ["b0000000007-t"]
+    assert sink.last(ID) == Commit(3, "log/7/seals")
 
 
 def test_a_batch_that_is_another_one_of_the_log_than_its_files_are_named_for_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class EndsMeanwhile(SeventhBatch):
+        def in_progress(self) -> LogBatch:
+            return LogBatch("log", 6)
+
     sink = empty_table(tmp_path, monkeypatch)
-    batches = Batches(ID, sink, None, SeventhBatch(), lambda *_: None, first_log_batch=6)
+    batches = Batches(ID, sink, None, EndsMeanwhile(), lambda *_: None)
     with pytest.raises(Disagreement, match="run batch 0 as log-b0000000006 of the segment log, where log-b0000000007"):
         batches(cast("DataFrame", None), 0)
     assert sink.last(ID) is None
 
 
 class SeventhBatch(NoLog):
-    id = "log"
+    def in_progress(self) -> LogBatch:
+        return LogBatch("log", 7)
 
     def content(self) -> str:
         return "log/7/seals"

@@ -106,7 +106,6 @@ class Driver:
             agreement.DriverLog(log),
             lambda *_: None,
             base=record.base,
-            first_log_batch=record.first_log_batch,
         )
         self.spark(store, self.planner, run)
 

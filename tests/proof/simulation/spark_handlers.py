@@ -127,7 +127,6 @@ class HandlerDriver(Driver):
             agreement.DriverLog(log),
             lambda *_: None,
             base=record.base,
-            first_log_batch=record.first_log_batch,
         )
         self.spark(store, self.planner, run)
 

@@ -30,7 +30,16 @@ from semel.spark.pipeline.checkpoint import QUERY, RESET, Checkpoint, Checkpoint
 from semel.spark.pipeline.config import segments_of
 from semel.spark.segments import codec
 from semel.spark.segments.codec import Meta, SegmentDamaged
-from semel.spark.segments.model import BatchFiles, Committed, Content, Sealed, SegmentAck, SegmentId, task_count
+from semel.spark.segments.model import (
+    BatchFiles,
+    Committed,
+    Content,
+    LogBatch,
+    Sealed,
+    SegmentAck,
+    SegmentId,
+    task_count,
+)
 from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from semel.spark.sinks.contract import Commit, ReturnsMessages, Sink
@@ -53,9 +62,9 @@ class DriverLog:
         self._log = log
         self.committed = Committed()
 
-    @property
-    def id(self) -> str:
-        return self._log.id
+    def in_progress(self) -> LogBatch:
+        """The batch after the last committed one: Spark asks for a batch when the one before it is committed."""
+        return LogBatch(self._log.id, self._log.through() + 1)
 
     def content(self) -> str:
         """The content of the batch in progress, the one after the last committed, once its tasks have run."""
@@ -254,7 +263,7 @@ def reset(checkpoint: Checkpoint, record: Record, log: SegmentLog, sinks: Sequen
                 log.finish(Committed(content.batch, log.committed().totals), None, ())
         for name in plan.lost:
             _give_up(log, name)
-    made = replace(record, query=plan.query, base=plan.base, first_log_batch=log.through() + 1, version=__version__)
+    made = replace(record, query=plan.query, base=plan.base, version=__version__)
     checkpoint.store.delete(checkpoint.store.names(QUERY))
     checkpoint.keep(made)
     return made

@@ -53,14 +53,13 @@ class Disagreement(CheckpointError):
 class Record:
     """`id`: identifies the pipeline in its sinks, for as long as the checkpoint exists. `query`: Spark's id of the
     query that progress, log and commits belong to; None in a record of an earlier version. `base`: the number, in the
-    sinks, of that query's batch 0; `first_log_batch`: its number in the segment log."""
+    sinks, of that query's batch 0."""
 
     id: str
     spec: Mapping[str, Any]
     version: str = __version__
     query: str | None = None
     base: int = 0
-    first_log_batch: int = 1
 
     def encode(self) -> bytes:
         made = {
@@ -69,7 +68,6 @@ class Record:
             "spec": self.spec,
             "query": self.query,
             "base": self.base,
-            "first_log_batch": self.first_log_batch,
         }
         return orjson.dumps(made, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
@@ -91,10 +89,7 @@ class Checkpoint:
         try:
             values = orjson.loads(data)
             version, query, base = values.get("semel", "?"), values.get("query"), values.get("base", 0)
-            first = values.get("first_log_batch", None if base else 1)
-            if first is None:  # written by an earlier version, after a reset
-                query, first = None, 1
-            return Record(values["id"], values["spec"], version, query, base, first)
+            return Record(values["id"], values["spec"], version, query, base)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.url}/{RECORD} cannot be read ({error}). It holds the pipeline's id, by which its sink knows "

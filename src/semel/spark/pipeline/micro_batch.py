@@ -56,8 +56,8 @@ class StopAsked(Exception):
 class BatchLog(Protocol):
     """The segment log as the driver uses it: what a batch is made of, and which messages return to their queue."""
 
-    @property
-    def id(self) -> str: ...
+    def in_progress(self) -> LogBatch | None:
+        """The batch that Spark is about to run; None if the rows are from no segment log."""
 
     def content(self) -> str:
         """What the batch in progress is made of, once its tasks have run."""
@@ -72,8 +72,8 @@ class Batches:
     """The function for `foreachBatch`. `done(number, began, outcomes)` is called for each batch that is committed.
     `check(number)` is called before the commit, when the tasks have run: it raises an error to prevent the commit.
 
-    `base`: the number, in the sinks, of Spark's batch 0, because a query begins at 0 again after a reset;
-    `first_log_batch`: its number in the log. `rejects`: None for a pipeline that rejects nothing."""
+    `base`: the number, in the sinks, of Spark's batch 0, because a query begins at 0 again after a reset. `rejects`:
+    None for a pipeline that rejects nothing."""
 
     def __init__(
         self,
@@ -84,13 +84,12 @@ class Batches:
         done: Done,
         *,
         base: int = 0,
-        first_log_batch: int = 1,
         check: Callable[[int], None] = lambda _: None,
         traced: bool = False,
     ) -> None:
         self._pipeline, self._sink, self._rejects, self._log = pipeline, sink, rejects, log
         self._done, self._check, self._traced = done, check, traced
-        self._base, self._first_log_batch = base, first_log_batch
+        self._base = base
         self._in_progress = threading.Lock()  # held while a batch runs
         self._stopping = False
         self.last: int | None = None  # the last batch that was committed in this run
@@ -123,8 +122,8 @@ class Batches:
         return self._in_progress.locked()
 
     def _run(self, df: DataFrame, number: int) -> None:
-        began, log_batch = time.time(), LogBatch(self._log.id, self._first_log_batch + number)
-        batch = MicroBatch(self._pipeline, self._base + number, log_batch=log_batch)
+        began = time.time()
+        batch = MicroBatch(self._pipeline, self._base + number, log_batch=self._log.in_progress())
         sink, rejects = self._sink, self._rejects
         last, last_rejects = sink.last(self._pipeline), None if rejects is None else rejects.last(self._pipeline)
         rows_in = is_in(sink, last, batch, self._log.content)

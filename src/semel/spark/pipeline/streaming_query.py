@@ -124,7 +124,6 @@ class PipelineQuery:
             self._committed,
             check=partial(self._check_late, spark),
             base=self.record.base,
-            first_log_batch=self.record.first_log_batch,
             traced=self._events is not None,
         )
         self.stream, self._silence = Stream(batches, listener), lambda: listener.silence
