@@ -129,6 +129,9 @@ class Batches:
         rows_in = is_in(sink, last, batch, self._log.content)
         if rejects is not None and is_in(rejects, last_rejects, batch, self._log.content):
             rejects = None
+        # Before any task runs, too: in a bucket, readers see a file as soon as its task has put it.
+        if may_be_in(last, batch) or may_be_in(last_rejects, batch):
+            self._check_follows(last, last_rejects, replace(batch, content=self._log.content()))
         task = Task(
             None if rows_in else sink.writer(batch),
             None if rejects is None else rejects.writer(batch),
@@ -141,9 +144,7 @@ class Batches:
             self._check(number)
         batch = replace(batch, content=self._log.content())
         check_log_batch(batch)
-        check_follows(sink, last, batch)
-        if self._rejects is not None:
-            check_follows(self._rejects, last_rejects, batch)
+        self._check_follows(last, last_rejects, batch)
         crash_points.reached("before-commit")
         if rejects is not None:
             rejects.commit(batch, [outcome.rejected for outcome in outcomes if outcome.rejected is not None])
@@ -154,6 +155,11 @@ class Batches:
             self._log.give_back(batch.number, sink.returned)
         crash_points.reached("after-commit")
         self._done(batch.number, began, outcomes)
+
+    def _check_follows(self, last: Commit | None, last_rejects: Commit | None, batch: MicroBatch) -> None:
+        check_follows(self._sink, last, batch)
+        if self._rejects is not None:
+            check_follows(self._rejects, last_rejects, batch)
 
     def _record_sink_commit(self) -> None:
         """Records in the log what the sink itself says that it has: a driver that was overtaken has committed
@@ -178,6 +184,12 @@ def is_in(sink: Sink, last: Commit | None, batch: MicroBatch, content: ContentOf
     )
 
 
+def may_be_in(last: Commit | None, batch: MicroBatch) -> bool:
+    """Whether a sink's last commit is of the same batch of the log. It may have been made of other segments."""
+    content = None if last is None else Content.parse(last.content)
+    return content is not None and content.log_batch == batch.log_batch
+
+
 def check_log_batch(batch: MicroBatch) -> None:
     """Checks that the batch is the one of the log that its tasks took it for: they may have named files after it."""
     content = Content.parse(batch.content)
@@ -193,7 +205,7 @@ def check_follows(sink: Sink, last: Commit | None, batch: MicroBatch) -> None:
     replaced after that commit, and the rows would be in the sink twice."""
     if last is not None and last.number < batch.number and batch.content and last.content == batch.content:
         raise Disagreement(
-            f"{sink.name} holds this very batch ({last.content}) as batch {last.number}, and Spark has run it as batch "
+            f"{sink.name} holds this very batch ({last.content}) as batch {last.number}, and Spark runs it as batch "
             f"{batch.number}: its progress was replaced, or another driver runs on it. Nothing of it is committed "
             f"again. {RESET}"
         )
