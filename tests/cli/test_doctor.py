@@ -1,4 +1,4 @@
-"""`semel doctor` as a user types it: its words, its outputs and its exit codes. What it finds is tested elsewhere."""
+"""`semel doctor` as a user types it: options, output and exit codes. Its findings are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -565,7 +565,7 @@ def test_a_path_that_is_not_there_is_3(capsys: Captured) -> None:
 
 # Ctrl-C, in a process of its own.
 
-SOON = 2.0  # seconds: one, and another for a machine that is busy with other tests
+SOON = 2.0  # seconds of CPU time: the query that is interrupted takes more
 
 
 def write_large_log(folder: Path, lines: int) -> None:
@@ -597,15 +597,15 @@ def test_ctrl_c_ends_a_long_read_and_a_long_query_at_once(moment: str, tmp_path:
     write_large_log(tmp_path / "log", 20_000_000 if moment.startswith("reading") else 2_000_000)
     ended = interrupted_at(moment, tmp_path, "--log", str(tmp_path / "log"), "--map", "id=.id,time=.t,event=.e")
     assert "counting" not in ended.output  # it was in the middle of it
-    assert ended.seconds < SOON
+    assert ended.cpu < SOON
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_watch_at_once(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log", 100)
     log = ["--log", str(tmp_path / "log"), "--map", "id=.id,time=.t,event=.e"]
-    ended = interrupted_at("watching", tmp_path, *log, "--watch", "--window", "3650d")
-    assert ended.seconds < SOON
+    ended = interrupted_at("watching", tmp_path, *log, "--watch", "--window", "3650d", "--interval", "1h")
+    assert ended.seconds < interrupted.PATIENCE  # and not when the interval is over
 
 
 @pytest.mark.slow
