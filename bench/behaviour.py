@@ -1,10 +1,10 @@
 """What Semel, moto's server and MiniStack really do: `python bench/behaviour.py`.
 
-Each probe talks to a real server, with boto3 or raw HTTP, in queues of its own and in real time. It states what SQS
-does; for duplicates, and for clients that hang up, what SQS does not promise but its users wish for. A server that does
-all of it gets a yes, one that does some of it a partly, and whatever goes wrong on the way is a no with its reason. A
-race that was not lost in this run is a yes. Only two cells of each peer are read from its documentation and code, since
-there is nothing to call: moving time, and faults. What Semel lacks is in the table too.
+Each probe talks to a real server, with boto3 or raw HTTP, in its own queues and in real time. It checks for what SQS
+does; for duplicates and clients that hang up, it checks for what SQS does not promise but its users want. A server that
+passes all checks of a probe gets "yes", one that passes some gets "partly", and an error during the probe gives "no"
+with its reason. A race that did not show in this run counts as "yes". For each peer, two cells come from its
+documentation and code, because there is nothing to call: moving time, and faults. The table also has what Semel lacks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from broker_bench.targets import DATA, TARGETS, Unavailable
 FILES = (delivery, details, service)  # importing them fills PROBES
 EXAMPLE = """\
 example:
-  python bench/behaviour.py                                   everything, some two minutes
+  python bench/behaviour.py                                   everything, about two minutes
   python bench/behaviour.py --targets semel,moto --probes FIFO
   python bench/behaviour.py --markdown table.md --json table.json
 """
@@ -68,7 +68,7 @@ def measured(sites: Sequence[Site], chosen: Mapping[str, Run], progress: Progres
     table: Table = {title: {} for title in chosen}
     for title, run in sorted(
         chosen.items(), key=lambda item: item[1] is service.retention
-    ):  # what takes a minute comes last
+    ):  # this one takes a minute, so it runs last
         for site in sites:
             result = table[title][site.name] = attempted(run, site)
             if not site.server.alive:
@@ -78,7 +78,7 @@ def measured(sites: Sequence[Site], chosen: Mapping[str, Run], progress: Progres
 
 
 def written(table: Table, labels: Sequence[str]) -> str:
-    """The table, which is Markdown too, and the reasons that its cells point to."""
+    """The table, readable as text and as Markdown, and the numbered reasons that its cells refer to."""
     notes: dict[str, int] = {}
     rows = [["behaviour", *labels], []]
     for title, results in table.items():
@@ -95,12 +95,12 @@ def written(table: Table, labels: Sequence[str]) -> str:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/behaviour.py",
-        description="Probe Semel, moto's server and MiniStack for what matters to those who must not lose or repeat.",
+        description="Probe Semel, moto's server and MiniStack for behaviour that can lose or repeat messages.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--targets", default=",".join(COMPARED), metavar="NAMES", help="some of %(default)s")
-    parser.add_argument("--probes", default="", metavar="TEXT", help="only those whose name contains TEXT")
+    parser.add_argument("--targets", default=",".join(COMPARED), metavar="NAMES", help="a subset of %(default)s")
+    parser.add_argument("--probes", default="", metavar="TEXT", help="run only the probes whose name contains TEXT")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every result with its reason as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown")
     options = parser.parse_args(arguments)

@@ -1,16 +1,16 @@
-"""The broker against its peers: `make bench-broker`.
+"""The broker compared with its peers: `make bench-broker`.
 
 Measures Semel (durable and ephemeral), moto's server, MiniStack and an echo server (the ceiling: it parses and answers
 but stores nothing) with one load generator in one run, and prints figures, ratios, server CPU per call and the bars.
 
-The generator is this process: one epoll loop over raw sockets, some 14 to 20 µs of CPU per SendMessage where the echo
-server needs 15 to 21. While it loads a server it is kept on the first core and the server on the others, so that the
-two never share one. That is a choice for steadiness that is not decided by figures yet: in 2 to 4 quiet windows each
-the medians with and without it lay within 15 % (echo 50,200 and 56,900/s, MiniStack 1,360 and 1,310/s): too few.
-`--no-pin` leaves the placing to the scheduler, which gives a server with threads the rest of the first core.
+The generator is this process: one epoll loop over raw sockets. It uses about 14 to 20 µs of CPU per SendMessage; the
+echo server uses 15 to 21. Under load the generator is pinned to the first core and the server to the others, so that
+they never share a core. This is meant to make figures steadier, but that is not proven yet: in 2 to 4 quiet windows
+each, the medians with and without it differed by less than 15 % (echo 50,200 and 56,900/s, MiniStack 1,360 and
+1,310/s). `--no-pin` leaves placement to the scheduler, so a server with threads can use the first core as well.
 
-Every figure is the median of several rounds in which the targets take turns. What else the machine was busy with during
-a window is measured too, and a note says which rows should be taken again because of it.
+Every figure is the median of several rounds in which the targets take turns. Other load on the machine is measured in
+each window, and a note says which rows should be measured again because of it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from broker_bench.targets import DATA, TARGETS, Target, Unavailable
 
 EXAMPLE = """\
 example:
-  python bench/broker.py                                          everything, some 20 minutes
+  python bench/broker.py                                          everything, about 20 minutes
   python bench/broker.py --quick --rows send,receive              a first look, well under a minute
   python bench/broker.py --rows batch --targets semel,echo --json batch.json
 """
 
 Measure = Callable[[Bench], list[Row]]
-# depth and memory need the same million messages, so one measurement gives the rows of both
+# depth and memory need the same million messages, so one measurement produces both rows
 ROWS: dict[str, Measure] = {
     "send": throughput.send,
     "batch": throughput.batch,
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         progress.finish()
         with contextlib.suppress(OSError):
-            DATA.rmdir()  # every server has removed its own folder; another run's may still be there
+            DATA.rmdir()  # every server has removed its own folder; a folder of another run may still be there
     print(as_text(report))
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def interrupt(*_: object) -> None:
-    """End the run once; a second Ctrl-C must not disturb the stopping of the servers."""
+    """End the run once. A second Ctrl-C must not interrupt the shutdown of the servers."""
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -95,15 +95,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=names(ROWS), default=list(ROWS), help=f"some of {','.join(ROWS)}")
-    parser.add_argument("--targets", type=names(TARGETS), default=list(TARGETS), help=f"some of {','.join(TARGETS)}")
+    parser.add_argument("--rows", type=names(ROWS), default=list(ROWS), help=f"a subset of {','.join(ROWS)}")
     parser.add_argument(
-        "--quick", action="store_true", help="short windows and small amounts; not for figures to quote"
+        "--targets", type=names(TARGETS), default=list(TARGETS), help=f"a subset of {','.join(TARGETS)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short windows and small amounts; do not quote its figures"
     )
     parser.add_argument("--connections", type=int, default=16, metavar="N", help="connections of the load (16)")
     parser.add_argument("--body-bytes", type=int, default=100, metavar="N", help="size of a message's body (100)")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each target is measured (5; quick: 2)")
-    parser.add_argument("--no-pin", action="store_true", help="let the scheduler place the generator and the servers")
+    parser.add_argument("--rounds", type=int, metavar="N", help="measurements of each target (5; with --quick: 2)")
+    parser.add_argument("--no-pin", action="store_true", help="let the scheduler place generator and servers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     return parser.parse_args(arguments)
@@ -155,7 +157,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Report:
 
 
 def steps(measure: Measure, bench: Bench) -> int:
-    """How many steps of progress a measurement makes."""
+    """How many steps of the progress bar a measurement takes."""
     if measure is states.start:
         return len(bench.targets)
     if measure is states.idle:
@@ -169,7 +171,7 @@ def steps(measure: Measure, bench: Bench) -> int:
 
 
 def prepare(wanted: list[Target], progress: Progress) -> tuple[list[Target], dict[str, str]]:
-    """Install what is missing. A target that cannot be had here is left out, with the reason said."""
+    """Install what is missing. A target that is not available here is left out, and the reason is reported."""
     targets: list[Target] = []
     versions: dict[str, str] = {}
     for target in wanted:

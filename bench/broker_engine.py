@@ -1,10 +1,10 @@
 """The broker's engine alone, without HTTP: `make bench-engine`.
 
-Measured is the CPU time of this process, user and system, from the beginning of a transaction to its end, with 16 calls
-in each, as 16 connections bring them; on disk and in memory. A message is deleted one transaction after the one that
-received it, because no client knows a receipt handle before that is committed. Making the calls, filling the queues and
-checking the answers is off the clock. Every round has a database of its own; a figure is the best of its rounds, since
-whatever disturbs a round can only add to it.
+Measures the CPU time of this process, user and system, from the beginning of a transaction to its end, with 16 calls in
+each transaction, as 16 connections would send them; on disk and in memory. A message is deleted one transaction after
+the one that received it, because no client knows a receipt handle before that transaction is committed. Preparing the
+calls, filling the queues and checking the answers is not measured. Every round has its own database. A figure is the
+best of its rounds, because a disturbance can only make a round slower.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ PLACES = ("disk", "memory")
 TOP = 25  # functions that a profile shows
 EXAMPLE = """\
 example:
-  python bench/broker_engine.py                                   some 30 seconds
+  python bench/broker_engine.py                                   about 30 seconds
   python bench/broker_engine.py --works send,batch --places disk
-  python bench/broker_engine.py --profile fifo-receive            where its time goes
+  python bench/broker_engine.py --profile fifo-receive            where the time of one work goes
 """
 
 Call = tuple[str, dict[str, Any]]
 
 
 class WrongAnswer(Exception):
-    """The engine did not do what it was asked to, so that its figures mean nothing."""
+    """The engine did not do what it was asked to do, so its figures are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """CPU in microseconds per call (per pair of calls where they are pairs), and how much of it ends transactions."""
+    """CPU in microseconds per call, or per pair of calls for works with pairs; `flush_and_commit` is a part of it."""
 
     work: str
     place: str
@@ -66,7 +66,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Clock:
-    """CPU seconds so far: `total` in whole transactions, `ending` in their flushes and commits."""
+    """CPU seconds so far: `total` for whole transactions, `ending` for their flushes and commits."""
 
     profile: cProfile.Profile | None = None
     total: float = 0.0
@@ -74,7 +74,7 @@ class Clock:
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """For transactions that only prepare: neither counted nor profiled."""
+        """Inside the block, transactions are neither counted nor profiled: they only prepare."""
         before, profile = (self.total, self.ending), self.profile
         self.profile = None
         yield
@@ -94,7 +94,7 @@ class Bench:
         self.url: str = created["QueueUrl"]
 
     def transaction(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
-        """The answers to calls in one transaction, on the clock."""
+        """Make calls in one measured transaction; returns their answers."""
         engine, caller, profile = self.engine, Caller(self.now), self.clock.profile
         self.now += 1
         if profile:
@@ -114,7 +114,7 @@ class Bench:
         return answers
 
     def all(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
-        """The answers to calls in as many transactions as they need."""
+        """Make calls in as many transactions as they need; returns their answers."""
         size = self.per_transaction
         return [
             answer for first in range(0, len(calls), size) for answer in self.transaction(calls[first : first + size])
@@ -158,7 +158,7 @@ def send_batch(bench: Bench, amount: int) -> None:
 
 
 def receive_and_delete(bench: Bench, amount: int) -> None:
-    """Half of a transaction's calls receive, the other half delete what the transaction before has received."""
+    """Half of a transaction's calls receive; the other half delete what the previous transaction received."""
     with bench.clock.off():
         bench.all(bench.batches(amount))
     gc.freeze()
@@ -179,7 +179,7 @@ def receive_and_delete(bench: Bench, amount: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is measured; `share` of the calls that a round of the cheapest one has, and messages in each call."""
+    """What is measured. `share`: its number of calls relative to the cheapest work. `messages`: those in each call."""
 
     title: str
     run: Callable[[Bench, int], None]
@@ -224,14 +224,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"some of {','.join(WORKS)}")
-    parser.add_argument("--places", type=names(PLACES), default=list(PLACES), help=f"some of {','.join(PLACES)}")
+    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"a subset of {','.join(WORKS)}")
+    parser.add_argument("--places", type=names(PLACES), default=list(PLACES), help=f"a subset of {','.join(PLACES)}")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--rounds", type=int, help="rounds of which the best counts (7, quick: 2)")
-    parser.add_argument("--calls", type=int, help="SendMessage calls in a round (8,000, quick: 800); others: a quarter")
+    parser.add_argument("--rounds", type=int, help="rounds; the best one counts (7; with --quick: 2)")
+    parser.add_argument(
+        "--calls",
+        type=int,
+        help="SendMessage calls in a round (8,000; with --quick: 800); the other works have a quarter of that",
+    )
     parser.add_argument("--per-transaction", type=int, default=16, metavar="N", help="calls in a transaction (16)")
-    parser.add_argument("--profile", choices=WORKS, help=f"one work under cProfile: the {TOP} most expensive functions")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--profile", choices=WORKS, help=f"profile one work: its {TOP} most expensive functions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (2 if options.quick else 7)
     options.calls = options.calls or (800 if options.quick else 8_000)
@@ -255,7 +259,7 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Figure]:
 
 
 def measure(name: str, place: str, options: argparse.Namespace, clock: Clock) -> Clock:
-    """One round of a work, in a database of its own."""
+    """One round of a work, in its own database."""
     work = WORKS[name]
     with database_folder(place) as folder:
         bench = Bench(folder, clock, options.per_transaction, work.fifo)
@@ -279,7 +283,7 @@ def database_folder(place: str) -> Iterator[Path | None]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            DATA.rmdir()  # another run's folders may still be there
+            DATA.rmdir()  # folders of another run may still be there
 
 
 def as_text(figures: list[Figure], options: argparse.Namespace) -> str:
@@ -293,7 +297,7 @@ def as_text(figures: list[Figure], options: argparse.Namespace) -> str:
 
 
 def worst_share(figure: Figure) -> float:
-    """How much more than the best round the worst one took."""
+    """How much longer the worst round took than the best one."""
     return max(figure.rounds) / figure.cpu - 1
 
 

@@ -1,8 +1,8 @@
-"""What a call costs the one who makes it: `make bench-client`.
+"""What an SQS call costs the client: `make bench-client`.
 
-Semel's client and boto3 take turns at the same work on the same broker, which runs in a process of its own: receive ten
-messages with all their attributes, delete the ten. Measured is the CPU time of this process, user and system, per pair
-of calls, and the wall time; with one thread, and with eight. Filling the queue is not measured. Both sign every call.
+Semel's client and boto3 take turns at the same work on the same broker, which runs in its own process: receive ten
+messages with all their attributes, then delete them. Measures the CPU time of this process, user and system, and the
+wall time per pair of calls, with one thread and with eight. Filling the queue is not measured. Both sign every call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ THREADS = 8
 QUEUE = "bench-client"
 EXAMPLE = """\
 example:
-  python bench/client.py                     some 40 seconds
+  python bench/client.py                     about 40 seconds
   python bench/client.py --quick             a first look
-  python bench/client.py --json client.json  the figures for a program
+  python bench/client.py --json client.json  also write the figures as JSON
 """
 
 # One pair of calls: receives up to ten messages, deletes them, returns how many there were.
@@ -79,9 +79,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--rounds", type=int, help="how often each client has its turn (7, quick: 3)")
-    parser.add_argument("--pairs", type=int, help="pairs of calls in a round (400, quick: 100)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--rounds", type=int, help="rounds of each client (7; with --quick: 3)")
+    parser.add_argument("--pairs", type=int, help="pairs of calls in a round (400; with --quick: 100)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE as JSON")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (3 if options.quick else 7)
     options.pairs = options.pairs or (100 if options.quick else 400)
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Round]:
             queue = client.create_queue(QUEUE)
             pairs = {"Semel": semel_pair(queue), "boto3": boto3_pair(url, queue.url)}
             progress.expect(len(pairs) * 2 * options.rounds)
-            for pair in pairs.values():  # connections, caches, lazy imports
+            for pair in pairs.values():  # opens connections, fills caches, runs lazy imports
                 measure("", pair, queue, 1, 20)
             for threads in (1, THREADS):
                 for _ in range(options.rounds):
@@ -189,7 +189,7 @@ def median(rounds: list[Round], client: str, threads: int, figure: Callable[[Rou
 
 
 def ratio(rounds: list[Round], threads: int = 1) -> float:
-    """How many times the CPU of Semel's client boto3 takes."""
+    """boto3's CPU divided by that of Semel's client."""
     semel, boto3 = (median(rounds, client, threads, lambda each: each.cpu) for client in ("Semel", "boto3"))
     return boto3 / semel
 

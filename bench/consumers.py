@@ -1,11 +1,11 @@
-"""The consumer against its peers, at its defaults: `make bench-consumer`.
+"""The consumer with its defaults, compared with its peers: `make bench-consumer`.
 
-One durable broker in a process of its own, one consumer process at a time, and a queue that was filled before. The
-conditions say how fast the broker answers (its latency fault) and what the handler does; see consumer_bench/.
+Runs one durable broker in its own process, and one consumer process at a time on a queue that was filled beforehand.
+The conditions define how fast the broker answers (its latency fault) and what the handler does; see consumer_bench/.
 Contestants take turns in each round, every other round in reverse order; the figure is the median of the rounds. Rates
 come from the broker's own count of deletes, after a warm-up.
 
-The loops, Celery and dramatiq_sqs keep no ledger: they do less than Semel and Powertools do.
+The loops, Celery and dramatiq_sqs have no ledger, so they do less than Semel and Powertools.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from peer_bench.tables import as_markdown, bars_table, laid_out
 
 EXAMPLE = """\
 examples:
-  python bench/consumers.py                             everything, some 8 minutes
+  python bench/consumers.py                             everything, about 8 minutes
   python bench/consumers.py --contestants tuned,sqlite --conditions no-latency
   python bench/consumers.py --rounds 1 --messages 5000  a first look
-  python bench/consumers.py --conditions heartbeat      not in the whole run
+  python bench/consumers.py --conditions heartbeat      only runs if you name it
   python bench/consumers.py --profile --flame consumer.svg
 """
 WINDOW = 4.0  # seconds
 WARM_UP = 1.0
 LARGEST = 150_000  # messages of one round
 SAMPLED = 10.0  # seconds, of a profile
-ATTEMPTS = 5  # at a profile
+ATTEMPTS = 5  # of profiling, because the sampler can crash the worker
 HEARTBEAT = "heartbeat"
 
 
@@ -69,30 +69,30 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/consumers.py",
-        description="Measure the consumer at its defaults against boto3 loops, Powertools, Celery and dramatiq_sqs.",
+        description="Measure the consumer (with its defaults), boto3 loops, Powertools, Celery and dramatiq_sqs.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--contestants", type=names(CONTESTANTS), help=f"some of {','.join(CONTESTANTS)} (all)")
+    parser.add_argument("--contestants", type=names(CONTESTANTS), help=f"a subset of {','.join(CONTESTANTS)} (all)")
     parser.add_argument(
         "--conditions",
         type=names([*CONDITIONS, HEARTBEAT]),
-        help=f"some of {','.join(CONDITIONS)} (all of these), or {HEARTBEAT}",
+        help=f"a subset of {','.join(CONDITIONS)} (all of these), or {HEARTBEAT}",
     )
     parser.add_argument("--rounds", type=_positive, default=3, metavar="N", help="rounds of each contestant (3)")
     parser.add_argument(
         "--messages",
         type=_positive,
         metavar="N",
-        help=f"messages of each round (as many as last for {WARM_UP + WINDOW:g} s, by the contestant's speed)",
+        help=f"messages in each round (enough for {WARM_UP + WINDOW:g} s at the contestant's speed)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="no comparison: print where one worker's CPU goes, by thread role and function "
-        "(the first contestant and condition; sqlite and no-latency unless chosen)",
+        help="no comparison: print one worker's CPU by thread role and function "
+        "(for the first contestant and condition; by default sqlite and no-latency)",
     )
     parser.add_argument("--flame", type=Path, metavar="FILE.svg", help="no comparison: draw its flame graph")
     options = parser.parse_args(arguments)
@@ -166,7 +166,7 @@ def rounds(site: Site, condition: Condition, contestants: list[Contestant], opti
 def messages_for(
     contestant: Contestant, condition: Condition, races: list[Race], seconds: float = WARM_UP + WINDOW
 ) -> int:
-    """Enough to keep the contestant busy all the time, by what it did before."""
+    """Enough messages to keep the contestant busy all the time, estimated from its previous rounds."""
     expected = max((race.rate for race in races), default=min(contestant.first, condition.first))
     return min(LARGEST, max(100, round(expected * seconds * 1.3)))
 
@@ -213,7 +213,7 @@ def show(
 
 
 def sample(options: argparse.Namespace, progress: Progress) -> int:
-    """One worker under load, sampled: tables, flame graph, or both."""
+    """Sample one worker under load; print tables, draw a flame graph, or both."""
     contestant = CONTESTANTS[(options.contestants or ["sqlite"])[0]]
     condition = CONDITIONS[(options.conditions or ["no-latency"])[0]]
     if not contestant.is_semel or contestant.arguments:

@@ -1,13 +1,13 @@
 """Pipelines killed or stopped at random moments: `make prove-spark`.
 
-For each sink: a broker with faults, a producer that sends some orders twice and some that are none, and
-`semel pipeline run` in a process of its own. First its driver is killed with SIGKILL 20 times and started again each
-time. Half of the kills come soon after the query runs, wherever it is then; the other half soon after it has committed
-a batch, so that it gets on. Then, on a standalone cluster with two workers, 20 executors are killed under a driver that
-goes on. `--victims stopped-drivers,stopped-executors` stops them instead with SIGSTOP until the visibility of what they
-have received is over, and continues them. After each, what was sent is compared with what is in the sink, by the rules
-of `semel verify`. By seed: the moments, the orders and the faults are drawn anew from it; what they hit depends on the
-machine.
+For each sink there is a broker with faults, a producer that sends some orders twice and some malformed ones, and
+`semel pipeline run` in its own process. First its driver is killed with SIGKILL 20 times and restarted each time. Half
+of the kills come soon after the query has started, whatever it is doing; the other half soon after it has committed a
+batch, so that the pipeline makes progress. Then, on a standalone cluster with two workers, 20 executors are killed
+while the driver keeps running. `--victims stopped-drivers,stopped-executors` instead stops processes with SIGSTOP until
+the visibility timeouts of their messages have ended, and then continues them. After each sink, the messages that were
+sent are compared with the rows in the sink, by the rules of `semel verify`. The seed determines the moments, the orders
+and the faults; what they hit depends on the machine.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ example:
 exit codes: 0 nothing was lost or doubled; 1 something was, or a driver ended by itself; 2 wrong usage
 """
 FAULTS = {**crashing.FAULTS, "early-visibility": 0.01}
-ENOUGH = 1_500  # messages in the queue: more are sent when there are fewer
-PER_LIFE = 400  # orders sent before each start, if so
-AGAIN = 0.02  # of orders are sent twice
-SOON = 4.0  # seconds within which a kill follows
-STOPPED = (1.1, 1.6)  # for how many visibility timeouts a process stands still
+ENOUGH = 1_500  # messages in the queue; if there are fewer, more are sent
+PER_LIFE = 400  # orders that are sent then
+AGAIN = 0.02  # the share of orders that are sent twice
+SOON = 4.0  # a kill follows within this number of seconds
+STOPPED = (1.1, 1.6)  # for how many visibility timeouts a process is stopped
 VICTIMS = ("drivers", "executors", "stopped-drivers", "stopped-executors")
 KILLED = ["drivers", "executors"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a sink is made with."""
+    """What is needed to create a sink."""
 
     orders: Orders
     folder: Path
@@ -132,17 +132,17 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/crashes.py",
-        description="Kill drivers and executors at random moments, then compare what was sent with what is there.",
+        description="Kill drivers and executors at random moments, then compare the sink with what was sent.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--sinks", type=names(CASES), default=list(CASES), help=f"some of {','.join(CASES)}")
+    parser.add_argument("--sinks", type=names(CASES), default=list(CASES), help=f"a subset of {','.join(CASES)}")
     parser.add_argument(
-        "--victims", type=names(VICTIMS), default=KILLED, help=f"some of {','.join(VICTIMS)} (drivers,executors)"
+        "--victims", type=names(VICTIMS), default=KILLED, help=f"a subset of {','.join(VICTIMS)} (drivers,executors)"
     )
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many are hit, for each sink (20)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="kills or stops for each sink (20)")
     parser.add_argument(
-        "--seed", type=int, default=7, metavar="N", help="of the moments, the orders and the faults (7)"
+        "--seed", type=int, default=7, metavar="N", help="seed for the moments, the orders and the faults (7)"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown")
     options = parser.parse_args(arguments)
@@ -153,7 +153,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Site:
-    """`java`: options for the drivers' Java. `postgres` and `cluster` are started when they are first asked for."""
+    """`java`: JVM options for the drivers. `postgres` and `cluster` are started on their first use."""
 
     java: str
     postgres: Callable[[], str]
@@ -183,7 +183,7 @@ def opened(progress: Progress) -> Iterator[Site]:
 
 
 def prove(case: Case, victim: str, options: argparse.Namespace, site: Site) -> Outcome:
-    """One sink. What is left of it stays on the disk if something is wrong."""
+    """Test one sink. If something is wrong, its folder is kept."""
     kills, seed, progress = options.kills, options.seed, site.progress
     label = f"{case.label}, {victim}"
     began = time.monotonic()
@@ -210,7 +210,7 @@ def prove(case: Case, victim: str, options: argparse.Namespace, site: Site) -> O
 
 
 def strike(victim: str, site: Site) -> Callable[[Trial, Random, int], Iterator[str]]:
-    """What happens to a kind of victim, so many times."""
+    """The function that kills or stops victims of this kind."""
     kinds: dict[str, Callable[[Trial, Random, int], Iterator[str]]] = {
         "drivers": drivers,
         "executors": partial(executors, site.cluster),
@@ -230,7 +230,7 @@ def trial_for(victim: str, orders: Orders, sink: Sink, folder: Path, case: Case,
 
 
 def executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, kills: int) -> Iterator[str]:
-    """One driver, whose executors are killed at moments by chance; says of each how far the pipeline had got."""
+    """Run one driver and kill its executors at random moments; yields the progress of the pipeline after each kill."""
     with trial.driver() as driver:
         for _ in range(kills):
             cluster().kill_executor(an_executor(cluster, trial, driver, chance))
@@ -239,7 +239,7 @@ def executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, kill
 
 
 def stopped_executors(cluster: Callable[[], Cluster], trial: Trial, chance: Random, stops: int) -> Iterator[str]:
-    """One driver, whose executors are stopped at moments by chance and continued."""
+    """Run one driver; stop its executors at random moments and continue them."""
     with trial.driver() as driver:
         for _ in range(stops):
             with cluster().stopped_executor(an_executor(cluster, trial, driver, chance)):
@@ -249,7 +249,7 @@ def stopped_executors(cluster: Callable[[], Cluster], trial: Trial, chance: Rand
 
 
 def stopped_drivers(trial: Trial, chance: Random, stops: int) -> Iterator[str]:
-    """One driver, stopped at moments by chance and continued."""
+    """Run one driver; stop it at random moments and continue it."""
     with trial.driver() as driver:
         for _ in range(stops):
             await_progress(trial, driver)
@@ -261,7 +261,7 @@ def stopped_drivers(trial: Trial, chance: Random, stops: int) -> Iterator[str]:
 
 
 def an_executor(cluster: Callable[[], Cluster], trial: Trial, driver: Driver, chance: Random) -> int:
-    """The process id of one, at a moment by chance after the next batch."""
+    """The process id of a random executor, at a random moment after the next batch."""
     await_progress(trial, driver)
     time.sleep(chance.uniform(0, SOON))
     crashing.wait_until(lambda: bool(cluster().executors()), driver)
@@ -269,7 +269,7 @@ def an_executor(cluster: Callable[[], Cluster], trial: Trial, driver: Driver, ch
 
 
 def await_progress(trial: Trial, driver: Driver) -> None:
-    """Waits for the next batch, with enough in the queue."""
+    """Wait for the next batch, with enough messages in the queue."""
     send_enough(trial)
     if not crashing.wait_until(partial(committed_since, trial, trial.committed()), driver):
         raise Ended(f"nothing happened for {crashing.PATIENCE:.0f} s: {driver.said()}")
@@ -289,7 +289,7 @@ def committed_since(trial: Trial, batch: int) -> bool:
 
 
 def drivers(trial: Trial, chance: Random, kills: int) -> Iterator[str]:
-    """Drivers, each killed at a moment by chance; says of each how far the pipeline had got."""
+    """Run drivers one after the other and kill each at a random moment; yields the progress after each kill."""
     for _ in range(kills):
         send_enough(trial)
         gets_on, moment, before = chance.random() < 0.5, chance.uniform(0, SOON), trial.committed()

@@ -1,9 +1,9 @@
-"""The dashboard over large queues: `make bench-dashboard`.
+"""The dashboard with large queues: `make bench-dashboard`.
 
-A broker in a process of its own, with a queue of a million messages and a dead-letter queue of a hundred thousand. Each
-page is opened in a real Chromium, several times, the first one included; while it is open its longest task is noted.
-Then 10,000 dead-letter messages that match a filter are redriven over the API. Last, an idle broker with 50 queues:
-alone, with the dashboard, and with the dashboard open in a tab.
+A broker in its own process has a queue of a million messages and a dead-letter queue of a hundred thousand. Each page
+is opened several times in a real Chromium, and the first time counts too; the longest task of each page is measured
+while it is open. Then 10,000 dead-letter messages that match a filter are redriven over the API, and again without it.
+Last, the CPU of an idle broker with 50 queues: alone, with the dashboard, and with the dashboard open in a tab.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from peer_bench.tables import Table, as_markdown, bars_table, laid_out
 
 EXAMPLE = """\
 example:
-  python bench/dashboards.py                     everything, some ten minutes
-  python bench/dashboards.py --quick             small, to see that it runs
+  python bench/dashboards.py                     everything, about ten minutes
+  python bench/dashboards.py --quick             small amounts, to check that it works
 """
 MESSAGES, DEAD_LETTERS, REDRIVEN = 1_000_000, 100_000, 10_000
 QUEUES = 50
@@ -52,11 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help="in the queue (1,000,000)")
-    parser.add_argument("--dead-letters", type=int, default=DEAD_LETTERS, metavar="N", help="in its DLQ (100,000)")
-    parser.add_argument("--visits", type=int, default=5, metavar="N", help="of each page (5)")
+    parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help="messages in the queue (1,000,000)")
+    parser.add_argument("--dead-letters", type=int, default=DEAD_LETTERS, metavar="N", help="and in its DLQ (100,000)")
+    parser.add_argument("--visits", type=int, default=5, metavar="N", help="visits to each page (5)")
     parser.add_argument("--idle", type=float, default=30.0, metavar="S", help="seconds of each idle measurement (30)")
-    parser.add_argument("--quick", action="store_true", help="small: 20,000 messages, 2,000 dead-letter messages, 5 s")
+    parser.add_argument("--quick", action="store_true", help="20,000 messages, 2,000 dead-letter messages, 5 s")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args(arguments)
     if options.quick:

@@ -1,9 +1,9 @@
-"""Makes the log that comes with the doctor (`semel doctor --sample`), by a real run.
+"""Creates the log that comes with the doctor (`semel doctor --sample`) in a real run.
 
     python bench/doctor_sample.py > src/semel/doctor/sample.jsonl
 
-Four workers, each a plain boto3 loop from the tutorials, charge orders from a queue of the SQS in the box. The queue's
-visibility timeout is 2 s. Some orders take longer than that, so SQS delivers them again while they are worked on.
+Four workers, each a plain boto3 loop from the tutorials, charge orders from a queue of Semel's broker. The queue's
+visibility timeout is 2 s. Some orders take longer than that, so they are delivered again while they are processed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`semel doctor` next to DuckDB queries written by hand, and next to the truth: `make bench-doctor`.
+"""`semel doctor` compared with hand-written DuckDB queries, and with known causes: `make bench-doctor`.
 
-The command is measured as a whole, from its start to its end, in a new process each time, with its peak memory. The
-queries compute the same figures from the same files, in a process that is already running. Then two logs whose
-duplicates and causes were counted on a broker: each is to be found with its cause.
+The command is measured as a whole, in a new process each time, with its peak memory. The queries compute the same
+figures from the same files, in a process that is already running. Then the doctor reads two logs whose duplicates and
+causes were counted on a broker; it should find each of them with its cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the known truth of the doctor's tests
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the logs with known causes of the doctor's tests
 
 from broker_bench import machine
 from broker_bench.progress import Progress
@@ -32,7 +32,7 @@ from peer_bench.tables import Table, as_markdown, bars_table, laid_out
 
 EXAMPLE: Final = """\
 example:
-  python bench/doctors.py                            everything, some 30 minutes
+  python bench/doctors.py                            everything, about 30 minutes
   python bench/doctors.py --sizes 1 --only parquet   a million events, on DuckDB
 """
 PARTS: Final = {
@@ -54,7 +54,7 @@ LAST: Final = "last-lines"  # the queue of the last lines that are appended unde
 
 @dataclass(frozen=True)
 class Measured:
-    """One log. Infinite seconds: the command failed."""
+    """The results for one log. Infinite `seconds`: the command failed."""
 
     part: str
     name: str
@@ -72,7 +72,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Caused:
-    """One cause in one queue: the duplicates that were counted on the broker, and those that the doctor reports."""
+    """One cause in one queue: the duplicates counted on the broker, and those reported by the doctor."""
 
     queue: str
     cause: str
@@ -100,7 +100,7 @@ class Bench:
         format: generated_log.Format = "parquet",
         hot: int = 0,
     ) -> None:
-        """Queries and command in turn, on a log that is deleted afterwards."""
+        """Run queries and command in turn on a log, which is deleted afterwards."""
         log = self._folder / "log"
         written = generated_log.write(log, events, format, hot=hot)
         by_hand, commands, same_counts = [], [], True
@@ -132,7 +132,7 @@ class Bench:
         self._progress.step(f"{name}: {row.seconds:.1f} s, {row.ratio:.1f} × by hand, {row.peak / MEGA:.0f} MB")
 
     def watch(self, events: int) -> None:
-        """How long it takes until a finding about the last of many lines appears."""
+        """Measure how long it takes until a finding about the last of many lines appears."""
         now = time.time()
         prepared = self._folder / "prepared"
         for what, bring in (("new file", _rename), ("appended", _append)):
@@ -149,9 +149,9 @@ class Bench:
             try:
                 with Watch(folder, *DUCKDB) as watch:
                     watch.finding()
-                    time.sleep(3)  # until it waits for more
+                    time.sleep(3)  # by then it waits for more lines
                     bring(lines)
-                    start = time.perf_counter()  # the last line is written
+                    start = time.perf_counter()  # the last line has been written
                     seconds = watch.finding(LAST, limit=120) - start
             except CommandFailed as error:
                 self._progress.report(f"watch, {what}: {error}")
@@ -217,12 +217,10 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--sizes", default="1,10,30", metavar="N,N", help="millions of events (1,10,30)")
-    parser.add_argument("--only", metavar="NAMES", help="parts to run, with commas between them (all)")
+    parser.add_argument("--only", metavar="NAMES", help="comma-separated parts to run (all)")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the median counts (3)")
     parser.add_argument(
-        "--repeat", type=int, default=3, metavar="N", help="runs of each, of which the median counts (3)"
-    )
-    parser.add_argument(
-        "--messages", type=int, default=1_000, metavar="N", help="in each queue with known causes (1,000)"
+        "--messages", type=int, default=1_000, metavar="N", help="messages in each queue with known causes (1,000)"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args(arguments)
@@ -233,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = DATA / "doctor"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    logging.disable(logging.WARNING)  # the consumer says of each message that it lost its visibility
+    logging.disable(logging.WARNING)  # the consumer logs every message whose visibility timeout ended too early
     progress = Progress()
     bench = Bench(folder, progress, options.repeat)
     largest = int(sizes[-1] * MILLION)
@@ -293,7 +291,7 @@ def causes(rows: list[Caused]) -> Table:
 
 
 def bars(bench: Bench) -> list[tuple[str, Bar]]:
-    """What is aimed for; a size without an aim has no bar."""
+    """The bars. A size without a target has none."""
     lines: list[tuple[str, Bar]] = []
     for row in bench.rows:
         peak, size = row.peak / MEGA, row.wanted / MILLION

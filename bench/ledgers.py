@@ -1,11 +1,11 @@
-"""The ledger against its peers: `make bench-ledger`.
+"""The ledger compared with its peers: `make bench-ledger`.
 
-Claims and records new keys from 16 threads of one process, in batches, on every store, next to Powertools' and
-idemkit's idempotency on the same servers. Stores are durable where they can be: see the head of the report. Every
+Claims and records new keys from 16 threads of one process, in batches, on every store. Powertools' and idemkit's
+idempotency do the same on the same servers. Stores are durable where they can be: see the head of the report. Every
 figure is the median of several rounds in which the contestants take turns.
 
-Powertools and idemkit have no call for several keys, so a batch is as many calls. Powertools makes them one by one, as
-its decorator has it; idemkit, which is asynchronous inside, makes all calls of a batch at once.
+Powertools and idemkit have no call for several keys, so a batch of N keys is N calls. Powertools makes them one by one,
+as its decorator requires; idemkit, which is asynchronous inside, makes all calls of a batch at once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from peer_bench.tables import Table, as_markdown, bars_table, laid_out, quotient
 
 EXAMPLE = """\
 example:
-  python bench/ledgers.py                                     everything, some 4 minutes
+  python bench/ledgers.py                                     everything, about 4 minutes
   python bench/ledgers.py --quick --works redis,postgres      a first look
   python bench/ledgers.py --works sqlite --json ledger.json
 """
-NOISY = 0.25  # of a core used by others: beyond it a figure should be taken again
+NOISY = 0.25  # of a core used by others: above this a figure should be measured again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +90,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"some of {','.join(WORKS)}")
+    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"a subset of {','.join(WORKS)}")
     parser.add_argument(
-        "--contestants", type=names(CONTESTANTS), default=list(CONTESTANTS), help=f"some of {','.join(CONTESTANTS)}"
+        "--contestants", type=names(CONTESTANTS), default=list(CONTESTANTS), help=f"a subset of {','.join(CONTESTANTS)}"
     )
-    parser.add_argument("--quick", action="store_true", help="one short round; not for figures to quote")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each is measured (5; quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="one short round; do not quote its figures")
+    parser.add_argument("--rounds", type=int, metavar="N", help="measurements of each (5; with --quick: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     return parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""What a call of the object store costs: latency and this process's own CPU, against moto's server in another process.
+"""What a call to the object store costs: latency and this process's CPU, with moto's server in another process.
 
-python bench/object_stores.py            # of the store that the package has
+python bench/object_stores.py
 """
 
 from __future__ import annotations

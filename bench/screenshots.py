@@ -1,7 +1,7 @@
-"""Pictures of every page of the dashboard, light and dark, and some on a phone: `make screenshots`.
+"""Screenshots of every page of the dashboard, light and dark, and some on a phone: `make screenshots`.
 
-A shop with an hour behind it and two workers at work, one of which is held up for a while, on a real broker with
-faults; then an operator works on its dead-letter messages. Everything in the pictures happened.
+They show a shop with an hour of history and two workers, one of which is stopped for a while, on a real broker with
+faults; then an operator works on its dead-letter messages. Everything in the screenshots really happened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WIDE, PHONE = (1280, 800), (390, 844)
 PATIENCE: Final = 120_000.0
 EXAMPLE = """\
 example:
-  python bench/screenshots.py                    all pictures, into docs/images, in some three minutes
+  python bench/screenshots.py                    all screenshots, into docs/images, in about three minutes
   python bench/screenshots.py --only deliveries,queue  some of them
 """
 Scheme = Literal["light", "dark"]
@@ -45,9 +45,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", metavar="NAMES", help="names of pages, with commas")
+    parser.add_argument("--only", metavar="NAMES", help="comma-separated names of pages (all)")
     parser.add_argument("--to", metavar="FOLDER", type=Path, default=IMAGES)
-    parser.add_argument("--live", metavar="SECONDS", type=float, default=75.0, help="how long the workers work first")
+    parser.add_argument(
+        "--live", metavar="SECONDS", type=float, default=75.0, help="how long the workers run first (75)"
+    )
     options = parser.parse_args()
     options.to.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -73,8 +75,8 @@ def report(text: str) -> None:
 
 
 def at_work(shop: Shop, stack: ExitStack, live: float) -> None:
-    """Faults, trade, and a worker that stands still for longer than its leases: what it held is taken over, and what it
-    records when it wakes is refused."""
+    """Start faults, trade and workers. One worker is stopped for longer than its leases: its keys are taken over, and
+    what it records after it continues is refused."""
     annotation_log.add(shop.state, "deploy 2.14", "ci", time.time() - 37 * 60)
     shop.broker.faults.set("duplicate", 0.03, queue="orders")
     shop.broker.faults.set("lost-delete", 0.02, queue="emails")
@@ -124,7 +126,7 @@ def with_page(browser: Browser, scheme: Scheme, do: Callable[[Page], Any], size:
 
 
 def operate(page: Page, url: str) -> str:
-    """Edits one message, deletes a group, redrives another with a canary; returns the address of that job."""
+    """Edit one message, delete a group, redrive another group with a canary; returns the address of that job."""
     page.goto(f"{url}/doctor")
     page.get_by_role("button", name="Check now").click()
     page.goto(f"{url}/dead-letters/orders-dead")
@@ -147,7 +149,7 @@ def operate(page: Page, url: str) -> str:
     return page.url
 
 
-# The address of each page; or where it is linked from, and where there.
+# Each page: its address; or the address of a page that links to it, and the selector of the link.
 MESSAGES: Final = "section[aria-labelledby=messages-title] tbody th a"
 PAGES: Final[dict[str, tuple[str, str]]] = {
     "job": ("", ""),

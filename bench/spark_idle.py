@@ -1,8 +1,8 @@
 """What an idle pipeline costs: `python bench/spark_idle.py --seconds 60`.
 
-`semel pipeline run` (dedup=key, Parquet) on an empty queue. After a warm-up: the CPU of Java and Python as a share of
-one core, SQS requests by action and hour, and how long single messages take from the send to the committed row. The
-broker and the proxy that counts requests run in this process, which is not measured.
+Runs `semel pipeline run` (dedup=key, Parquet) on an empty queue. After a warm-up it measures the CPU of Java and Python
+as a share of one core, SQS requests per hour by action, and how long single messages take from the send to the
+committed row. The broker and the proxy that counts requests run in this process, which is not measured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ACTION = re.compile(rb"AmazonSQS\.([A-Za-z]+)")
 
 
 class CountingProxy:
-    """Passes bytes on to the broker, and counts the actions in what it passes."""
+    """A proxy to the broker that counts the SQS actions in the requests."""
 
     def __init__(self, target: str) -> None:
         self.counts: Counter[str] = Counter()
@@ -84,7 +84,7 @@ class CountingProxy:
 
 
 class CpuMeter:
-    """Seconds of CPU that a process and all below it use, by program; also of those that end meanwhile."""
+    """CPU seconds of a process and its descendants, by program, including processes that end while it watches."""
 
     def __init__(self, root: psutil.Process) -> None:
         self._root = root
@@ -136,7 +136,7 @@ def latency(client: Client, folder: Path, id_: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to measure (default: 60)")
-    parser.add_argument("--warm-up", type=float, default=20.0, help="seconds before that (default: 20)")
+    parser.add_argument("--warm-up", type=float, default=20.0, help="seconds of warm-up before that (default: 20)")
     parser.add_argument("--messages", type=int, default=5, help="single messages for the latency (default: 5)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, running() as broker, Client(broker.url) as client:
@@ -146,7 +146,7 @@ def main() -> None:
         command = [str(Path(sys.executable).with_name("semel")), "pipeline", "run", str(folder / "idle.toml")]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as pipeline:
             try:
-                latency(client, folder, "first")  # Spark has started, and has compiled what a batch needs
+                latency(client, folder, "first")  # now Spark has started and has compiled the code of a batch
                 time.sleep(options.warm_up)
                 counted = proxy.counts.copy()
                 used = CpuMeter(psutil.Process(pipeline.pid)).watch(options.seconds)

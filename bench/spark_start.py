@@ -1,7 +1,7 @@
-"""From `semel pipeline run` to the first row: `python bench/spark_start.py`.
+"""The time from `semel pipeline run` to the first row: `python bench/spark_start.py`.
 
-A broker in a process of its own holds 1,000 messages; the pipeline is started in a fresh process, and its table is
-watched for the first file. Kinds of deduplication take turns, so that a busy minute meets all of them.
+A broker in its own process has 1,000 messages. The pipeline is started in a new process, and its table is watched for
+the first file. The kinds of deduplication take turns, so that noise affects all of them equally.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def measure(rounds: int, kinds: list[str]) -> dict[str, list[dict[str, float]]]:
 
 
 def phases(runs: list[dict[str, float]]) -> dict[str, float]:
-    """The median of each phase, from the end of the one before it."""
+    """The median of each phase, from the end of the previous one."""
     result, before = {}, "began"
     for name, label in PHASES:
         result[label] = statistics.median(run[name] - run.get(before, 0.0) for run in runs)
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="starts of each kind (3)")
-    parser.add_argument("--dedup", type=names(DEDUP), default=list(DEDUP), help=f"some of {','.join(DEDUP)}")
+    parser.add_argument("--dedup", type=names(DEDUP), default=list(DEDUP), help=f"a subset of {','.join(DEDUP)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all moments as JSON")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,11 +1,11 @@
 """SQS through Spark: `make bench-spark`.
 
-One broker in a process of its own, on this machine; one Spark at a time, with two cores, started anew for each work and
-stopped after it. A queue is filled before; rates are taken from the end of the first batches, in which Java compiles
-what it is to run, to the end of the last. The source alone has four batches, the first of which does not count; a
-pipeline has three times as many messages in six batches of the default size, the first two of which do not. The broker,
-Spark and its Python workers share the two cores. The broker's CPU is taken over the whole of a work, from the end of
-the fill to the end of Spark, and divided by all of its messages; by then each has been received and deleted.
+Runs one broker in its own process and one Spark at a time, with two cores, which is started for each work and stopped
+after it. The queue is filled beforehand. Rates are measured from the end of the warm-up batches, in which Java compiles
+its code, to the end of the last batch. The source alone has four batches, the first of which does not count; a pipeline
+has three times as many messages in six batches of the default size, the first two of which do not count. The broker,
+Spark and its Python workers share the two cores. The broker's CPU is measured over the whole work, from the end of the
+fill to the end of Spark, and divided by the number of messages; by then each has been received and deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spark_bench.worker import body
 
 EXAMPLE = """\
 example:
-  python bench/sparks.py                          everything, some 25 minutes
+  python bench/sparks.py                          everything, about 25 minutes
   python bench/sparks.py --works noop,parquet --messages 100000
   python bench/sparks.py --durable                the broker syncs every change to disk
 """
@@ -49,8 +49,8 @@ SCHEMA = 'ddl = "id STRING NOT NULL, cents BIGINT NOT NULL, country STRING, note
 
 @dataclass(frozen=True)
 class Measured:
-    """`rate`: messages/s between the end of the warm-up and the end; `cpu`: µs a message, Spark and workers alone;
-    `broker`: µs of the broker's CPU a message."""
+    """`rate`: messages/s from the end of the warm-up to the end. `cpu`: µs per message, of Spark and its workers only.
+    `broker`: µs per message of the broker's CPU."""
 
     rate: float
     cpu: float
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Amount:
-    """Messages, and how many of them are in a batch; the first `warm` batches do not count."""
+    """The number of messages, and of messages in a batch. The first `warm` batches do not count."""
 
     messages: int
     per_batch: int
@@ -78,7 +78,7 @@ class Site:
 
     @contextlib.contextmanager
     def place(self, messages: int) -> Iterator[dict[str, Any]]:
-        """A queue that is full, and an empty folder."""
+        """A filled queue and an empty folder."""
         name = f"bench-{next(self._numbers)}"
         queue = self.client.create_queue(name, {"MessageRetentionPeriod": 345_600})
         for start in range(0, messages, 1_000):
@@ -177,7 +177,7 @@ def opened(durable: bool, messages: int, progress: Progress) -> Iterator[Site]:
 
 
 def written_files(site: Site, folder: Path) -> Path:
-    """The same rows as files, as many in each as one receiver of one batch gets."""
+    """The same rows as Parquet files. Each has as many rows as one receiver gets in a batch."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -201,7 +201,7 @@ def written_files(site: Site, folder: Path) -> Path:
 
 
 WORKS = ("noop", "boto3", "parquet", "key", "postgres", "delta", "ceiling", "fixed", "latency", "receivers", "state")
-THROUGH_BROKER = ("noop", "parquet", "key", "postgres", "delta")  # works in which the broker's CPU has a bar
+THROUGH_BROKER = ("noop", "parquet", "key", "postgres", "delta")  # works for which the broker's CPU has a bar
 
 
 def measure(site: Site, works: list[str]) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def bars(measurements: dict[str, Any]) -> list[tuple[str, Bar]]:
 
 
 def between(measurement: Measured) -> float:
-    """The median time from the end of a batch to the end of the next."""
+    """The median time from the end of a batch to the end of the next one."""
     ends: list[float] = [batch["at"] for batch in measurement.batches[WARM:]]
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
 
@@ -313,13 +313,13 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"some of {','.join(WORKS)}")
+    parser.add_argument("--works", type=names(WORKS), default=list(WORKS), help=f"a subset of {','.join(WORKS)}")
     parser.add_argument(
         "--messages",
         type=int,
         default=200_000,
         metavar="N",
-        help="for the source alone; pipelines get three times as many (200,000)",
+        help="messages for the source alone; pipelines get three times as many (200,000)",
     )
     parser.add_argument("--durable", action="store_true", help="let the broker sync every change to disk")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured as JSON")

@@ -1,7 +1,7 @@
-"""How long the tests take, tier by tier, and where the time goes. `make bench-tests` runs both tiers in turn.
+"""How long each tier of the tests takes, and where the time goes. `make bench-tests` runs both tiers in turn.
 
-Time is that of setting up, calling and tearing down each test, added up over the worker processes. CPU is that of all
-processes which the run has started and waited for.
+The time by folder is that of set-up, call and tear-down of each test, summed over the worker processes. CPU is that of
+all processes that the run started and waited for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure(marker: str, workers: int) -> Run:
 
 
 def folder_of(classname: str) -> str:
-    """tests.spark.test_source -> tests/spark; a file in tests itself stands for itself."""
+    """tests.spark.test_source -> tests/spark; a file directly in tests/ is shown by its own name."""
     return "/".join(classname.split(".")[:2])
 
 

@@ -1,10 +1,10 @@
-"""An account ledger on a FIFO queue: in order within an account, accounts side by side.
+"""Bank accounts on a FIFO queue: events of one account are processed in order, different accounts in parallel.
 
     python examples/accounts.py                          try it, on a broker in this process
     cd examples && semel run accounts:app --create-dlq   run it, on your queue `accounts.fifo`
 
-The ledger and the balances are in accounts.db, or where ACCOUNTS_LEDGER says.
-A withdrawal that fails holds its own account back until it is tried again; no other account waits for it.
+The ledger and the balances are in accounts.db, or at the address in ACCOUNTS_LEDGER. A withdrawal that fails blocks
+its own account until it is tried again; other accounts continue.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def apply(event: Event, tx: Transaction) -> None:
 
 
 def main() -> None:
-    run = int(time.time())  # new events in every run: the ledger knows the old ones
+    run = int(time.time())  # new ids in every run, because the ledger knows the old ones
     events = [("anna", "deposit", 100), ("bert", "deposit", 80), ("anna", "withdrawal", 30)]
     with running() as broker, Client(broker.url) as client:
         queue = client.create_queue("accounts.fifo", {"FifoQueue": "true"})
-        for number, (account, kind, cents) in enumerate(events * 2):  # the producer sends everything twice
+        for number, (account, kind, cents) in enumerate(events * 2):  # the producer sends each event twice
             event = {"id": f"{run}-{number % len(events)}", "account": account, "kind": kind, "cents": cents}
             queue.send_many([Entry(json.dumps(event), group=account, dedup=str(number))])
         app.connect_to(broker.url)

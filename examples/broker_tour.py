@@ -1,10 +1,10 @@
-"""One message's hard life, on the SQS in the box: sent, redelivered, dead-lettered, redriven, done.
+"""The life of one message on Semel's broker: sent, redelivered, dead-lettered, redriven, done.
 
     pip install 'semel[testing]'
     python examples/broker_tour.py
 
-Drives the broker with plain boto3, exactly as a program would drive AWS. Its clock is manual, so that nobody has to
-wait for a visibility timeout.
+Uses the broker with plain boto3, exactly as a program uses AWS. The broker's clock is manual, so nobody has to wait for
+a visibility timeout.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""An order shipper: a plain function, a ledger in a file, and an outside service that is told the key.
+"""Ships orders: a plain function, a ledger in a file, and an external service that gets the key.
 
     python examples/orders.py                            try it, on a broker in this process
     cd examples && semel run orders:app --create-dlq     run it, on your queue `orders`
 
-The ledger is orders-ledger.db, or what ORDERS_LEDGER says. For a local broker: `semel broker`, and
+The ledger is orders-ledger.db, or at the address in ORDERS_LEDGER. For a local broker: `semel broker`, and
 AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 for `semel run`.
 
 The warehouse is not in the ledger's database, so nobody can promise that it is *called* once: a worker can die after
-the call and before the record. It is called with the same key each time, and so ships once.
+the call and before the record. But it gets the same key with each call, so it ships once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Order:
 
 
 class Warehouse:
-    """Stands for somebody else's service that honours idempotency keys, as Stripe and many others do."""
+    """Stands for an external service that supports idempotency keys, as Stripe and many others do."""
 
     def __init__(self) -> None:
         self.shipped: dict[str, str] = {}
@@ -61,11 +61,11 @@ def ship(order: Order, ctx: Context) -> None:
 
 
 def main() -> None:
-    first = int(time.time())  # new orders in every run: the ledger knows the old ones
+    first = int(time.time())  # new ids in every run, because the ledger knows the old ones
     items = {first: "lamp", first + 1: "chair", first + 2: "unicorn"}
     with running() as broker, Client(broker.url) as client:
         entries = [Entry(json.dumps({"id": number, "item": item})) for number, item in items.items()]
-        client.create_queue("orders").send_many(entries * 2)  # the producer sends everything twice
+        client.create_queue("orders").send_many(entries * 2)  # the producer sends each order twice
         app.connect_to(broker.url)
         app.run(exit_when_empty=True, create_dlq=True)
         rejected = len(broker.peek("orders-dlq"))

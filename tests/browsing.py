@@ -1,7 +1,7 @@
-"""A real browser for the tests of pages: the system's Chromium, without a window, in a thread of its own.
+"""A real browser for the tests of pages: the system's Chromium, headless, in its own thread.
 
-Playwright's plain interface keeps an event loop running in the thread that uses it, which asyncio.run() of other tests
-would stumble over. So pages live in that thread, and a test hands in what to look at.
+Playwright's synchronous interface keeps an event loop running in the thread that uses it, and asyncio.run() in other
+tests would fail because of it. So pages live in that thread, and a test passes in a function that looks at the page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLAGS: Final = [
 
 @dataclass
 class Visit:
-    """What a look at a page brought: its result, every address that was asked for, and what the page complained of."""
+    """The outcome of a look at a page: its result, every address that was requested, and the errors of the page."""
 
     result: Any = None
     requests: list[str] = field(default_factory=list)

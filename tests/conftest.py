@@ -1,4 +1,4 @@
-"""What many tests share, one of each: servers and a Spark. All are real, and start when a test asks for them."""
+"""Servers and a Spark session that many tests share. All are real, and start when a test first needs them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("suite",)
 TESTS: Final = Path(__file__).parent
-# Every Spark that a test starts lives for seconds: Java's second compiler would take more of them than it gives back.
+# Every Spark that a test starts lives for seconds, so Java's second compiler would cost more time than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test leaves a note of a worker, or a line in the audit log, where this user's own are."""
+    """No test writes to the worker registry or the audit log of the user who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEMEL_STATE", str(tmp_path_factory.mktemp("state")))
         yield
@@ -33,7 +33,7 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session", autouse=True)
 def one_service_model() -> Iterator[None]:
-    """Each botocore session parses megabytes of JSON for itself; all sessions of a test process share one parse."""
+    """Each botocore session would parse megabytes of JSON; this lets all sessions of a test process share one parse."""
     import botocore.session
 
     with pytest.MonkeyPatch.context() as patch:
@@ -43,7 +43,7 @@ def one_service_model() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def root_logger_as_before() -> Iterator[None]:
-    """A command sets up the log of its process; this process is that of other tests too."""
+    """A command configures the logging of its process, which here is shared with other tests."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -88,7 +88,7 @@ def browser() -> Iterator[browsing.Browser]:
 
 @pytest.fixture(scope="session")
 def credentials() -> Iterator[None]:
-    """For the broker in the box any will do. Spark's workers have the environment that Spark was started in."""
+    """Dummy credentials: Semel's broker accepts any. Spark's workers inherit the environment in which Spark started."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("DEFAULT_REGION", "us-east-1")):
             if f"AWS_{name}" not in os.environ:
@@ -100,7 +100,7 @@ def credentials() -> Iterator[None]:
 def spark(credentials: None) -> Iterator[SparkSession]:
     from semel.spark.spark_session import session
 
-    # Workers must find what the tests define: a function that Spark calls is pickled by its module's name.
+    # Workers must be able to import the tests: functions that Spark calls are pickled by module name.
     settings: dict[str, Any] = {"spark.executorEnv.PYTHONPATH": str(TESTS)}
     started = session("tests", master="local[2]", **settings)
     yield started

@@ -1,6 +1,6 @@
-"""A place to drive workers in: a broker, its clock, and what a test wants to know of its queues and of the ledger.
+"""An environment to drive workers in: a broker, its clock, and methods to inspect its queues and the ledger.
 
-Time stands still until `advance`, for the broker, the workers and the ledger alike.
+Broker, workers and ledger share a clock that moves only with `advance`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACCESS = {"access_key": "test", "secret_key": "test"}
 
 
 class Clock(Shift):
-    """The broker's clock, without a request for each look at it. A ledger that gets it goes by it too."""
+    """The broker's clock, without a request for each read. A ledger can use it too."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Clock(Shift):
 
 
 class Place:
-    """Queues, and workers that come and go. `ledger` is shared by all of them unless one is given its own."""
+    """Queues, and workers that come and go. All workers share `ledger`, unless one gets its own."""
 
     def __init__(self, broker: EmbeddedBroker, client: Client, clock: Clock, ledger: Ledger) -> None:
         self.broker = broker
@@ -59,7 +59,7 @@ class Place:
     # Queues.
 
     def queue(self, name: str = "orders", *, dlq: str | None = None, receives: int = 100, **attributes: Any) -> Queue:
-        """A queue, with a dead-letter queue of that name if one is wanted."""
+        """Create a queue, and a dead-letter queue named `dlq` if it is given."""
         wanted = {"VisibilityTimeout": str(LEASE)} | {key: str(value) for key, value in attributes.items()}
         if name.endswith(".fifo"):
             wanted["FifoQueue"] = "true"
@@ -85,13 +85,13 @@ class Place:
         return not self.messages(queue)
 
     def hidden_for(self, queue: str = "orders") -> float:
-        """Seconds until the only message that there is can be received again."""
+        """Seconds until the only message in the queue can be received again."""
         (message,) = self.messages(queue, "in_flight")
         return float(message["VisibleAt"]) - self.clock.now()
 
     def redrive(self, dead_letters: str, queue: str = "orders") -> None:
-        """As an operator does: SQS moves them, with new message ids. It knows the way back only of what it moved
-        itself, so the destination is named."""
+        """Redrive as an operator does: SQS moves the messages, and they get new ids. SQS knows the source queue only of
+        messages that it dead-lettered itself, so the destination is given."""
         arns = {"SourceArn": self.client.queue(dead_letters).arn, "DestinationArn": self.client.queue(queue).arn}
         self.client.call("StartMessageMoveTask", arns)
         self.clock.advance(1)
@@ -117,7 +117,7 @@ class Place:
         return entry
 
     def take_over(self, key: str, queue: str = "orders") -> None:
-        """Somebody else has the key from now on, for a lease."""
+        """Let somebody else claim the key, for one lease."""
         name = self.ledger_key(key, queue)
         self.ledger.forget([name])
         (verdict,) = self.ledger.claim([ClaimRequest(name)], claimant=f"somebody/{time.time_ns()}", lease=LEASE)
@@ -133,14 +133,14 @@ class Place:
 
 
 def take(driver: Driver, queue: str = "orders") -> QueueConsumer:
-    """The worker receives and claims, and has not begun to work yet."""
+    """Let the worker receive and claim, but not start the handler yet."""
     consumer = driver.consumer(queue)
     driver.worker.receive(consumer)
     return consumer
 
 
 def ledger_away(monkeypatch: pytest.MonkeyPatch, *calls: str) -> None:
-    """These calls of every SQLite ledger fail as in an outage, until `monkeypatch.undo()`."""
+    """Let these calls of every SQLite ledger fail as in an outage, until `monkeypatch.undo()`."""
 
     def away(*_arguments: object, **_options: object) -> None:
         raise LedgerUnavailable("away")
@@ -150,7 +150,7 @@ def ledger_away(monkeypatch: pytest.MonkeyPatch, *calls: str) -> None:
 
 
 def dead_letter_details(message: dict[str, Any]) -> dict[str, str]:
-    """What Semel wrote into the attributes of a dead-letter message, as plain texts."""
+    """The attributes that Semel wrote to a dead-letter message, as plain strings."""
     return {
         name.removeprefix("semel-"): value["StringValue"]
         for name, value in message["MessageAttributes"].items()
@@ -183,7 +183,7 @@ def new_place(**client: Any) -> Iterator[Place]:
 
 
 class Calls:
-    """What a handler was called with, and what it is to do: each call takes the next of `outcomes`, then none."""
+    """Records the calls of a handler. Each call raises the next of `outcomes`; when none is left, it succeeds."""
 
     def __init__(self, *outcomes: BaseException) -> None:
         self.outcomes = list(outcomes)

@@ -1,4 +1,4 @@
-"""The tests on every supported Python that this machine has, and on every supported PySpark.
+"""Runs the tests on every supported Python that this machine has, and on every supported PySpark.
 
 `make test-pythons` and `make test-sparks` run this file. Each version gets its own environment in the root of the
 repository (.venv-3.12, .venv-spark-4.2), which is kept for the next run. A Python that this machine does not have is
@@ -43,8 +43,8 @@ class Result:
 
 
 def find_python(minor: str, environ: Mapping[str, str], own: Path) -> Python | None:
-    """The first Python of this minor version that runs. pyenv's shims are on the PATH for versions that are not
-    active, too: those do not run."""
+    """The first Python of this minor version that works. pyenv also puts shims of inactive versions on the PATH; those
+    do not work."""
     for candidate in _candidates(minor, environ, own):
         version = _version_of(candidate)
         if version is not None and version.rpartition(".")[0] == minor:
@@ -75,7 +75,7 @@ def _version_of(python: Path) -> str | None:
 
 
 def install(environment: Path, python: Path, spark: str | None = None) -> bool:
-    """Makes the environment or brings it up to date, by the rule of the Makefile; whether that worked."""
+    """Create or update the environment with the Makefile's rule; returns whether that worked."""
     stamp = f"{environment.name}/.dev"
     make = [os.environ.get("MAKE", "make"), "--no-print-directory", f"VENV={environment.name}", f"PYTHON={python}"]
     if subprocess.run([*make, stamp], cwd=ROOT, check=False).returncode != 0:
@@ -85,7 +85,7 @@ def install(environment: Path, python: Path, spark: str | None = None) -> bool:
     what = ["pip", "install", "--quiet", f"pyspark=={spark}.*"]
     inside = str(environment / "bin" / "python")
     by_uv = [str(environment / "bin" / "uv"), *what, "--python", inside]
-    # pip is for machines on which uv reaches no package index.
+    # pip is the fallback for machines on which uv cannot reach a package index.
     return any(subprocess.run(command, check=False).returncode == 0 for command in (by_uv, [inside, "-m", *what]))
 
 

@@ -1,10 +1,10 @@
-"""What users may rely on: the public names of Semel with their signatures, read from the source without importing it.
+"""What users may rely on: the public names of Semel with their signatures, parsed from the source.
 
     python tests/public_surface.py
 
-writes tests/public_surface.txt anew. It depends neither on the version of Python nor on the extras that are installed.
+rewrites tests/public_surface.txt. The result depends neither on the Python version nor on the installed extras.
 
-A name is public if the `__all__` of a package below has it (or `_WHERE`, if it needs an extra). Its methods and
+A name is public if it is in the `__all__` of a package below (or in `_WHERE`, if it needs an extra). Its methods and
 attributes are public too, except those with a leading underscore and those whose docstring begins with "Internal".
 """
 
@@ -22,7 +22,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "src"
 FILE: Final = Path(__file__).with_suffix(".txt")
-# A name that several packages have belongs to the first of them.
+# A name that several packages export belongs to the first of them.
 PACKAGES: Final = (
     "semel",
     "semel.consumer",
@@ -40,7 +40,7 @@ PACKAGES: Final = (
 )
 # Special methods that users call.
 SPECIAL: Final = ("__call__", "__enter__", "__getitem__", "__iter__", "__len__")
-# Base classes that say nothing to users.
+# Base classes that are irrelevant for users.
 UNTOLD: Final = ("ABC", "Protocol", "Generic")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -114,7 +114,7 @@ def statements(module: ast.Module) -> Iterator[ast.stmt]:
 
 
 def public_definitions() -> dict[str, Definition]:
-    """By the full public name, each definition once."""
+    """Every definition once, by its full public name."""
     known: dict[tuple[str, str], str] = {}
     result = {}
     for package in PACKAGES:
@@ -144,7 +144,7 @@ def is_error(owner: Definition) -> bool:
 
 
 def only_raised(owner: Definition) -> bool:
-    """Whether it is an error that users catch but do not raise, so that its constructor is not for them."""
+    """Whether it is an error that users catch but do not raise, so its constructor is not public."""
     return is_error(owner) and owner.module != "semel.consumer.outcomes"
 
 
@@ -193,12 +193,12 @@ def _public() -> frozenset[tuple[str, str]]:
 
 
 def is_public(owner: Definition) -> bool:
-    """Whether what it inherits is listed with its base classes, which are public."""
+    """Whether all its base classes are public, so that inherited members are listed there."""
     return all((base.module, base.name) in _public() for base in bases(owner))
 
 
 def members(owner: Definition) -> dict[str, str]:
-    """Of a class and its base classes in Semel: what follows the name of the class, by the name of the member."""
+    """The members of a class and its base classes in Semel: for each name, the line without the name of the class."""
     assert isinstance(owner.node, ast.ClassDef)
     lines: dict[str, str] = {}
     for base in reversed(bases(owner)):

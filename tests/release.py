@@ -1,6 +1,6 @@
-"""Builds the archives of a release and checks them the way a user gets them; uploads nothing. `make release` runs it.
+"""Builds the archives of a release and tests them as a user would install them; uploads nothing. For `make release`.
 
-With --dry it also takes a development version and a tree with changes, to see whether a release would work.
+With --dry it also accepts a development version and uncommitted changes, to see whether a release would work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RELEASE: Final = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 
 
 def problems(version: str, changelog: str, changes: str, *, dry: bool) -> list[str]:
-    """What forbids a release. `changes`: what `git status --porcelain` prints."""
+    """The reasons against a release. `changes`: the output of `git status --porcelain`."""
     reasons = []
     if not dry and not _RELEASE.fullmatch(version):
         reasons.append(f"{version} is not the version of a release, such as 0.1.0 or 0.1.0rc1: src/semel/version.py")
@@ -38,7 +38,7 @@ def problems(version: str, changelog: str, changes: str, *, dry: bool) -> list[s
 
 
 def reminders(version: str, data: Path = ROOT / "tests" / "upgrade" / "data") -> list[str]:
-    """What does not forbid a release, and is better done before it."""
+    """What does not prevent a release, but should be done before it."""
     if (data / version).is_dir():
         return []
     return [
@@ -48,7 +48,7 @@ def reminders(version: str, data: Path = ROOT / "tests" / "upgrade" / "data") ->
 
 
 def build() -> tuple[Path, Path]:
-    """The wheel and the source archive. The wheel is built from the source archive, so neither lacks a file."""
+    """Build the wheel and the source archive. The wheel is built from the source archive, so neither misses a file."""
     shutil.rmtree(DIST, ignore_errors=True)
     run(_BIN / "uv", "build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", DIST, ROOT)
     (wheel,), (source,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
@@ -56,7 +56,7 @@ def build() -> tuple[Path, Path]:
 
 
 def try_out(wheel: Path, version: str) -> None:
-    """Installs the wheel as a user does, with the newest dependencies, and runs it."""
+    """Install the wheel as a user does, with the newest dependencies, and run it."""
     with tempfile.TemporaryDirectory(prefix="semel-release-") as folder:
         environment = Path(folder) / "environment"
         venv.create(environment, with_pip=True)
@@ -77,7 +77,7 @@ def run(*command: str | Path, folder: str | Path = ROOT) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dry", action="store_true", help="take a development version and a tree with changes, too")
+    parser.add_argument("--dry", action="store_true", help="also accept a development version and uncommitted changes")
     dry = parser.parse_args(arguments).dry
     status = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True, text=True)
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Apps on threads against a broker in the process, for tests."""
+"""Apps that run on threads, with a broker in the same process, for tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def send(queue: Queue, bodies: list[str], group: Callable[[int], str] | None = N
 
 
 class Running:
-    """An app at work. `stop()` drains it and returns its report."""
+    """A running app. `stop()` drains it and returns its report."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -39,7 +39,7 @@ class Running:
         return self.runtime.consumers[place]
 
     def threads(self, role: str, place: int = 0) -> list[threading.Thread]:
-        """Those of this app's consumer that have not ended; other apps of the process have theirs."""
+        """The running threads of this app's consumer, without those of other apps in the process."""
         return self.consumer(place).threads.of(role)
 
     @property

@@ -1,5 +1,5 @@
-"""The tests on several processes at once (`pytest -n 3`). A file's tests stay in one process; so do all files that use
-the one Spark. What takes longest comes first, so that no process is left alone with it at the end.
+"""Distributes the tests over several processes (`pytest -n 3`). All tests of a file run in one process, and so do all
+files that use the shared Spark. The longest files come first, so that no process runs one alone at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _thorough = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts what runs in the background with Ctrl-C ignored, and all its processes inherit that.
+    # A shell starts background commands with SIGINT ignored, and all their processes inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     global _thorough
@@ -40,18 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def slow(*values: Any) -> list[Any]:
-    """Values of a parameter that are for the slow tier."""
+    """Parameter values that are only tested in the slow tier."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def effort(*, fast: int, full: int) -> int:
-    """How often a test that looks for trouble tries: `full` where the slow tier runs as well."""
+    """The number of attempts of a test that searches for failures: `full` if the slow tier runs as well."""
     return full if _thorough else fast
 
 
 class Shares(LoadFileScheduling):  # type: ignore[misc]
     def __init__(self, config: pytest.Config, log: Any) -> None:
-        config.option.loadscopereorder = False  # the order is that of the tests, see below
+        config.option.loadscopereorder = False  # keep the order of pytest_collection_modifyitems
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
@@ -65,7 +65,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # one of several processes
+    if hasattr(config, "workerinput"):  # this is one of several processes
         items.sort(key=lambda item: (not uses_spark(item.path), place(item.path)))
 
 
@@ -76,19 +76,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and folder is not None:
         report.sections.append(("folder of the test", str(folder)))
         report.sections += [(f"end of {log.relative_to(folder)}", end_of(log)) for log in sorted(folder.rglob("*.log"))]
-    # Halves of surrogate pairs, which some tests log on purpose, do not get from one process to the other.
+    # xdist cannot transfer lone surrogates, which some tests log on purpose.
     report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
     return report
 
 
 def end_of(log: Path, size: int = 4_000) -> str:
-    """What a process of the test has written last."""
+    """The end of a log that a process of the test has written."""
     return log.read_bytes()[-size:].decode(errors="replace")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None]:
-    """A green run that left out the pages says so where nobody misses it: at the very end."""
+    """If tests of pages were skipped, report it at the very end of the run, where nobody overlooks it."""
     yield
     skipped = terminalreporter.stats.get("skipped", [])
     pages = [report for report in skipped if isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]]

@@ -1,4 +1,4 @@
-"""Durations: what people write is understood, and what is none is refused."""
+"""Durations: the forms that people write are understood, and anything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of Semel: all in one tree, all importable from semel.errors, each with what to do next."""
+"""The errors of Semel: all in one tree, all importable from semel.errors, each with advice on what to do."""
 
 from __future__ import annotations
 

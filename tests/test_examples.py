@@ -1,4 +1,4 @@
-"""The programs in examples/ are what users start from: each runs as it is."""
+"""The programs in examples/ are starting points for users: each runs unchanged."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_payment_booker_books_and_sends_a_receipt_exactly_once(
     assert sqs_broker.peek("payments") == []
 
 
-def test_the_account_ledger_retentions_each_account_in_order(sqs_broker: EmbeddedBroker, example: Any) -> None:
+def test_the_account_ledger_keeps_each_account_in_order(sqs_broker: EmbeddedBroker, example: Any) -> None:
     accounts = example("accounts")
     url = make_queue(sqs_broker, "accounts.fifo")
 

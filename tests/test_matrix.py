@@ -1,4 +1,4 @@
-"""Which Pythons `make test-pythons` finds, and what it makes of those that are missing."""
+"""Which Pythons `make test-pythons` finds, and how it reports those that are missing."""
 
 from __future__ import annotations
 

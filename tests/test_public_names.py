@@ -1,4 +1,4 @@
-"""What `import semel` gives: names and packages on demand, and one sentence where an extra is missing."""
+"""What `import semel` provides: names and packages on demand, and one sentence if an extra is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users may rely on is written down, and changes only on purpose."""
+"""What users may rely on is listed in a file, and changes only on purpose."""
 
 from __future__ import annotations
 

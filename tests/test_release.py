@@ -1,4 +1,4 @@
-"""When `make release` refuses. What it builds and runs takes a network; the rule itself is the test of that."""
+"""When `make release` refuses. What it builds and runs needs a network; `make release` itself tests that."""
 
 from __future__ import annotations
 

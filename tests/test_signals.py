@@ -1,4 +1,4 @@
-"""A signal that arrives while the main thread holds the very lock that waking others up takes: nothing hangs."""
+"""A signal that arrives while the main thread holds the lock that is needed to wake other threads: nothing hangs."""
 
 from __future__ import annotations
 

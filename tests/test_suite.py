@@ -1,4 +1,4 @@
-"""What a run of the tests tells the person who started it."""
+"""What a test run reports to the person who started it."""
 
 from __future__ import annotations
 

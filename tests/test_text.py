@@ -1,4 +1,4 @@
-"""Foreign text, JSON and moments for people."""
+"""Foreign text, JSON and times, formatted for people."""
 
 from __future__ import annotations
 

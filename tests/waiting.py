@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, and a port that nobody listens on."""
+"""Waiting for another thread or process, and a free port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE: Final = 60.0
 
 
 def until(condition: Callable[[], Any], what: str = "it", process: subprocess.Popen[str] | None = None) -> Any:
-    """Wait for something that is bound to happen, and return it; fails after a minute, or if the process ends."""
+    """Wait until `condition` is true and return its value; fails after a minute, or if the process ends."""
     ends = time.monotonic() + PATIENCE
     while not (answer := condition()):
         assert time.monotonic() < ends, f"{what} did not happen within {PATIENCE:g} s"

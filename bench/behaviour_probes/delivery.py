@@ -1,4 +1,4 @@
-"""Losses and duplicates, dead letters, FIFO."""
+"""Probes: lost and duplicate messages, dead-letter queues, FIFO queues."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def deletes(site: Site) -> Result:
 
 
 def dead_letters(site: Site, count: int = 1) -> tuple[str, str, list[str], dict[str, bool]]:
-    """A source queue, its dead-letter queue, what was sent, and how it went with maxReceiveCount 2."""
+    """A source queue with maxReceiveCount 2, its dead-letter queue, the sent ids, and the checks of the move."""
     queue = site.queue()
     policy = json.dumps({"deadLetterTargetArn": site.arn(queue), "maxReceiveCount": 2})
     source = site.queue(VisibilityTimeout="0", RedrivePolicy=policy)

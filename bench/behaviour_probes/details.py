@@ -1,4 +1,4 @@
-"""The fine print of SQS, as recordings of the live service show it."""
+"""Probes: details of SQS, taken from recordings of the live service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visibility, polling, time; protocol and limits; what stands around the queue."""
+"""Probes: visibility, polling and time; protocol and limits; features around the queue."""
 
 from __future__ import annotations
 

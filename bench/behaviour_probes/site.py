@@ -1,4 +1,4 @@
-"""A server under probe: how it is started and called, and how a probe is judged."""
+"""The server that is probed: how it is started and called, and how the result of a probe is decided."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from broker_bench.targets import DATA, START_LIMIT, Call, Server, Target, Unavai
 
 REGION = "us-east-1"
 MISSING = "AWS.SimpleQueueService.NonExistentQueue"
-PROMPT_MS = 40.0  # a waiting poll that is answered within this is answered at once, not at the next look
+PROMPT_MS = 40.0  # a poll that is answered within this was woken by the send
 RETENTION = 60  # seconds: the shortest that SQS allows
 ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sqs:*", "Resource": "*"}]}
 
@@ -51,7 +51,7 @@ def probe(title: str) -> Callable[[Run], Run]:
 
 
 def judged(checks: Mapping[str, bool], *, strict: bool = False, figure: str = "") -> Result:
-    """A yes if all checks hold. If only some do it is a partly, or a no where half a promise is worth nothing."""
+    """Yes if all checks hold. If only some hold: partly, or no if `strict`, where half a promise is worth nothing."""
     failed = [text for text, holds in checks.items() if not holds]
     if not failed:
         return Result("yes", "; ".join(checks), figure)
@@ -59,7 +59,7 @@ def judged(checks: Mapping[str, bool], *, strict: bool = False, figure: str = ""
 
 
 class Probed(Server):
-    """A server that may want signatures, and that can be killed."""
+    """A server that may require signatures, and that can be killed."""
 
     def _first_answer(self, began: float, call: Call) -> dict[str, Any]:  # noqa: ARG002
         while self.alive and time.perf_counter() - began < START_LIMIT:
@@ -82,7 +82,7 @@ class Probed(Server):
 
 
 class Variant(Target):
-    """A target with further options, and with a folder that outlives its server."""
+    """A target with additional options, and with a folder that outlives its server."""
 
     def __init__(self, of: Target, folder: Path, options: Sequence[str] = (), **environment: str) -> None:
         self.name, self.label, self.says_ready = of.name, of.label, of.says_ready
@@ -99,7 +99,7 @@ class Variant(Target):
 
 
 class Site:
-    """A running server, with short names for what the probes do to it."""
+    """A running server, with short methods for the calls that the probes make."""
 
     def __init__(self, server: Probed, key: tuple[str, str] = ("test", "test")) -> None:
         self.server, self.key = server, key
@@ -151,7 +151,7 @@ class Site:
         return self.attribute(queue, "QueueArn")
 
     def query(self, action: str, **parameters: str) -> ElementTree.Element:
-        """A call in the older protocol: a form there, XML back."""
+        """A call in the older Query protocol: the request is a form, the answer XML."""
         form = urllib.parse.urlencode({"Action": action, "Version": "2012-11-05", **parameters}).encode()
         kind = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
         return ElementTree.fromstring(self.signed("POST", "/", form, kind)[1])
@@ -159,7 +159,7 @@ class Site:
     def signed(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
-        """Status and text of the answer to a request that boto3 would not send."""
+        """Send a signed request that boto3 would not send; returns status and text of the answer."""
         request = AWSRequest(method, self.url + target, dict(headers or {}), body)
         SigV4Auth(Credentials(*self.key), "sqs", REGION).add_auth(request)
         return answered(self.url + target, body, method, **dict(request.headers.items()))
@@ -184,7 +184,7 @@ def fetch(url: str, body: bytes | None = None, method: str | None = None, **head
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """The code of the error that a call ends with; nothing if it is accepted."""
+    """The error code with which a call is refused; empty if it is accepted."""
     try:
         call(*arguments, **named)
     except ClientError as error:
@@ -208,7 +208,7 @@ def folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def secured(site: Site) -> Iterator[Site]:
-    """The same server once more, told to check signatures: for the peers, those of an IAM user who may use SQS."""
+    """The same server once more, which checks signatures; on the peers, those of an IAM user who may use SQS."""
     with folder() as place:
         file = place / "credentials"
         file.write_text("[test]\naws_access_key_id = test\naws_secret_access_key = test\n")

@@ -1,4 +1,4 @@
-"""What every row needs: settings, servers that take turns, queues, fills, and the checks that keep servers honest."""
+"""What every row needs: settings, servers that take turns, queues, filling them, and checks of what servers report."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from broker_bench.wire import Session, WrongAnswer, message_body
 from broker_bench.work import FifoSends, Sends
 
 COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
-LEAST_CALLS = 32  # in a window, for a rate that means something
-TIME_PER_CELL = 25.0  # seconds after which a slow peer sits out the rest of a row's rounds
-PATIENT = {"VisibilityTimeout": "3600"}  # nothing that was received comes back during a run
+LEAST_CALLS = 32  # the minimum in a window for a meaningful rate
+TIME_PER_CELL = 25.0  # seconds after which a slow peer skips the remaining rounds of a row
+PATIENT = {"VisibilityTimeout": "3600"}  # long enough that no received message becomes visible again during a run
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much of everything; `QUICK` is for trying things out, not for figures to quote."""
+    """Sizes and durations. `QUICK` is for trying things out; its figures are not for quoting."""
 
     connections: int = 16
     body_bytes: int = 100
@@ -55,7 +55,7 @@ QUICK = Settings(
 
 
 class Bench:
-    """One run: its settings, the targets that can be measured here, and how to tell what is going on."""
+    """One run: its settings, the targets that can be measured here, and its progress display."""
 
     def __init__(self, settings: Settings, targets: list[Target], progress: Progress) -> None:
         self.settings = settings
@@ -72,7 +72,7 @@ class Bench:
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[set[int] | None]:
-        """Keep the generator on one core for as long as this lasts; yields the cores that the servers get."""
+        """Pin the generator to one core inside the block; yields the cores for the servers."""
         if not self.settings.pinned:
             yield None
             return
@@ -89,16 +89,16 @@ class Bench:
         return url
 
     def load(self, server: Server, work: Work, warm_up: float) -> Window:
-        """A measurement: full load for one window."""
+        """Measure one window of full load."""
         generator = Generator(server.address, work, self.settings.connections, server.cpu)
         return generator.run(warm_up, self.settings.window, least_calls=LEAST_CALLS)
 
     def through(self, server: Server, work: Work, most: float) -> None:
-        """Not a measurement: get the work done, or as much of it as goes within `most` seconds."""
+        """Do the work without measuring it, or as much of it as is possible within `most` seconds."""
         Generator(server.address, work, self.settings.connections, server.cpu).run(0.0, most)
 
     def fill(self, server: Server, session: Session, queue_url: str, amount: int, body_bytes: int, most: float) -> int:
-        """Put `amount` messages into the queue, or as many as go in within `most` seconds; returns how many."""
+        """Send `amount` messages to the queue, or as many as possible within `most` seconds; returns the number."""
         work: Sends | FifoSends
         if queue_url.endswith(".fifo"):
             work = FifoSends(session.requests, queue_url, body_bytes, limit=amount)
@@ -110,14 +110,14 @@ class Bench:
 
 
 def counts(session: Session, queue_url: str) -> tuple[int, int]:
-    """What the server says is there: visible (or delayed), and in flight."""
+    """The message counts that the server reports: visible or delayed, and in flight."""
     answer = session.call("GetQueueAttributes", QueueUrl=queue_url, AttributeNames=list(COUNTS))["Attributes"]
     visible, in_flight, delayed = (int(answer.get(name, 0)) for name in COUNTS)
     return visible + delayed, in_flight
 
 
 def check_count(session: Session, queue_url: str, expected: int, tolerate_more: bool = False) -> int:
-    """Raise if messages were lost, or came from nowhere. Returns how many more there are, where that is tolerated."""
+    """Raise if messages are missing, or if there are too many. Returns the surplus, where that is tolerated."""
     return check_total(sum(counts(session, queue_url)), expected, tolerate_more)
 
 
@@ -128,7 +128,7 @@ def check_total(there: int, expected: int, tolerate_more: bool = False) -> int:
 
 
 def check_honest(bench: Bench, server: Server) -> None:
-    """One message there and back: the body unchanged, its MD5 right, gone after the delete."""
+    """Send, receive and delete one message: its body is unchanged, its MD5 correct, and it is gone after the delete."""
     if not server.target.stores:
         return
     session = Session(server.address)
@@ -145,7 +145,7 @@ def check_honest(bench: Bench, server: Server) -> None:
 
 
 class Cells:
-    """The cells of one row as they fill: samples by target, and the reason for those that failed."""
+    """Failures and notes of the cells in one row, by target."""
 
     def __init__(self, bench: Bench, key: str) -> None:
         self.bench = bench
@@ -155,7 +155,7 @@ class Cells:
 
     @contextlib.contextmanager
     def guard(self, target: Target) -> Iterator[None]:
-        """A target that fails loses its cell, with the reason in the table; the others go on."""
+        """If a target fails, its cell is empty and the notes give the reason. The other targets continue."""
         try:
             yield
         except (WrongAnswer, Unavailable, OSError, KeyError, ValueError) as error:
@@ -177,9 +177,9 @@ def take_turns(
     prepare: Callable[[Server], None],
     turn: Callable[[Server], Window],
 ) -> tuple[dict[str, list[Window]], dict[str, tuple[float, float]]]:
-    """Start all targets, then measure them in turn, round after round, so that noise hits them alike.
+    """Start all targets, then measure them in turn, round after round, so that noise affects all of them equally.
 
-    The order moves on by one each round; a server that waits for its turn is stopped. Returns windows and memory.
+    The order rotates by one each round. A server that waits for its turn is paused. Returns windows and memory.
     """
     windows: dict[str, list[Window]] = {target.name: [] for target in targets}
     memory: dict[str, tuple[float, float]] = {}

@@ -1,8 +1,8 @@
 """The ceiling: a server that parses and answers but stores nothing, in two forms.
 
-On the broker's own HTTP stack (the default): its connections, its reading of calls and their check against the service
-model, its answers; what is missing is the engine and the disk. And `--bare`: uvloop and httptools on the least protocol
-that works: it reads the body as JSON, checks nothing, and knows no limits, no pipelining, no clients that hang up.
+The default uses the broker's own HTTP stack: its connections, parsing, validation against the service model, and
+answers; only the engine and the disk are missing. `--bare` is a minimal protocol on uvloop and httptools: it parses the
+body as JSON, validates nothing, and handles neither limits nor pipelining nor clients that hang up.
 
     python bench/broker_bench/echo.py 9399
 """
@@ -36,7 +36,7 @@ SEQUENCE = "18849496460467696128"
 
 
 def answer(target: bytes, call: dict[str, Any]) -> dict[str, Any]:
-    """What SQS would say, with made-up ids: as many entries as were asked about."""
+    """The answer of SQS with made-up ids, one entry for each entry of the request."""
     if target == b"AmazonSQS.SendMessage":
         return {"MD5OfMessageBody": DIGEST, "MessageId": MESSAGE_ID}
     if target == b"AmazonSQS.SendMessageBatch":
@@ -55,7 +55,7 @@ def answer(target: bytes, call: dict[str, Any]) -> dict[str, Any]:
 
 
 class Echo(asyncio.Protocol):
-    """One connection. Requests are answered in the order in which they arrive, each as soon as it is complete."""
+    """One connection. Requests are answered in order of arrival, each as soon as it is complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -85,7 +85,7 @@ class Echo(asyncio.Protocol):
 
 
 class OnTheEdge:
-    """The same on the broker's own HTTP edge: its connections, its reading and checking of calls, its answers."""
+    """The same on the broker's own HTTP stack: its connections, its parsing and validation of calls, its answers."""
 
     def __init__(self) -> None:
         self.connections = Connections(Limits())

@@ -1,8 +1,8 @@
-"""The load generator: N connections in a closed loop on one epoll, requests as ready-made bytes.
+"""The load generator: N connections in a closed loop on one epoll, with requests prepared as bytes.
 
-It shares the machine with the server, so its own cost is kept to two system calls and a few byte searches per request,
-and its share of a core is reported with every figure: a figure whose generator was busy all the time says how fast the
-generator is, not the server. Every answer is checked; the first wrong one ends the run.
+It runs on the same machine as the server, so its own cost is limited to two system calls and a few byte searches per
+request. Its share of a core is reported with every figure: if the generator was busy all the time, the figure measures
+the generator, not the server. Every answer is checked; the first wrong one ends the run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Protocol
 from broker_bench import machine
 from broker_bench.wire import Address, WrongAnswer, connect, framed, refusal
 
-PATIENCE = 30.0  # seconds without any answer until a server counts as hung
-LONGEST = 10.0  # seconds that a window may last for the sake of a slow server
-CHUNK = 1 << 16  # beyond 128 KiB each recv would pay for an mmap of its own
+PATIENCE = 30.0  # seconds without an answer after which a server counts as hung
+LONGEST = 10.0  # maximum length of a window in seconds, for slow servers
+CHUNK = 1 << 16  # above 128 KiB, each recv would cost an mmap
 
 
 class Work(Protocol):
@@ -33,7 +33,7 @@ class Work(Protocol):
         """The first request of connection `slot`; None when there is nothing left to do."""
 
     def next(self, slot: int, answer: bytes) -> bytes | None:
-        """Check the answer, count it, and say what to send next; None when there is nothing left to do."""
+        """Check and count the answer, and return the next request; None when there is nothing left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Window:
 
     @property
     def generator_share(self) -> float:
-        """How much of one core the generator itself used, 0 to 1."""
+        """The share of one core that the generator itself used, 0 to 1."""
         return self.generator_cpu / self.seconds
 
     @property
     def others_share(self) -> float:
-        """How much of one core everything else on the machine used meanwhile, the disk's kernel threads included."""
+        """The share of one core that everything else on the machine used, including kernel threads for the disk."""
         return max(0.0, self.machine_cpu - self.server_cpu - self.generator_cpu) / self.seconds
 
 
@@ -88,18 +88,18 @@ class Generator:
         self._poll = select.epoll()
         self._slots: dict[int, tuple[int, socket.socket]] = {}
         self._calls = 0
-        self._start = self._mark()  # where the window begins if the work is over before the warm-up is
+        self._start = self._mark()  # the window begins here if the work ends before the warm-up does
         self._begin: _Mark | None = None
         self._end: _Mark | None = None
 
     def run(self, warm_up: float, window: float, *, least_calls: int = 0, drain: bool = True) -> Window:
-        """Load the server, measure `window` seconds after `warm_up`, or less if the work runs out before.
+        """Load the server and measure `window` seconds after `warm_up`, or less if the work ends earlier.
 
-        A server too slow to answer `least_calls` in that time gets up to `LONGEST` seconds for them. With `drain`,
-        requests under way at the end are still waited for, so that the counts can be checked afterwards.
+        A server that is too slow to answer `least_calls` in that time gets up to `LONGEST` seconds for them. With
+        `drain`, the answers to pending requests are awaited at the end, so that the counts can be checked afterwards.
         """
         collecting = gc.isenabled()
-        gc.disable()  # nothing here makes cycles, and a collection would show up as a slow server
+        gc.disable()  # nothing here creates cycles, and a collection would make the server look slow
         try:
             for slot in range(self.connections):
                 request = self.work.first(slot)
@@ -191,7 +191,7 @@ class Generator:
 
 
 def _send_rest(sock: socket.socket, data: bytes) -> None:
-    """Send what does not fit into the socket's buffer at once; the server reads it all before it answers."""
+    """Send what did not fit into the socket's buffer. The server reads all of it before it answers."""
     sock.settimeout(PATIENCE)
     sock.sendall(data)
     sock.setblocking(False)

@@ -1,4 +1,4 @@
-"""What the operating system knows: CPU and memory of a process and its children, the machine, its disk. Linux only."""
+"""What the operating system reports: CPU and memory of a process and its children, machine, disk. Linux only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def family(pid: int) -> list[int]:
             for task in (PROC / str(member) / "task").iterdir():
                 pids += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
-            continue  # ended meanwhile
+            continue  # the process has ended
     return pids
 
 
@@ -39,7 +39,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> tuple[float, float]:
-    """Resident memory now and at its highest, of the process and its children, in MB (10^6 bytes)."""
+    """Current and peak resident memory of the process and its children, in MB (10^6 bytes)."""
     now = peak = 0
     for member in family(pid):
         try:
@@ -53,7 +53,7 @@ def memory_mb(pid: int) -> tuple[float, float]:
 
 
 def busy_seconds() -> float:
-    """CPU seconds spent by everything on this machine since it started, stolen time included."""
+    """CPU seconds that this machine has used since it started, including stolen time."""
     user, nice, system, _idle, _wait, irq, softirq, steal = map(int, (PROC / "stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) * TICK
 
@@ -74,7 +74,7 @@ def fdatasync_ms(folder: Path, times: int = 100) -> tuple[float, float]:
 
 
 def in_memory(folder: Path) -> bool:
-    """Whether the folder is on a file system without a disk, where a sync costs nothing and proves nothing."""
+    """Whether the folder is on a file system in memory, where a sync costs nothing and proves nothing."""
     best = max(
         (line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()),
         key=lambda mount: len(mount[0]) if folder.resolve().is_relative_to(mount[0]) else -1,

@@ -1,4 +1,4 @@
-"""What the benchmark is doing: a bar on a terminal, plain lines elsewhere; on standard error, never in the table."""
+"""The benchmark's progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Progress:
         self._steps = max(1, steps)
 
     def report(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._clear()
         print(text, file=sys.stderr, flush=True)
 
     def doing(self, text: str) -> None:
-        """What is going on now: the bar's text; nothing where there is no bar."""
+        """Show what is being done now, as the text of the bar. Without a bar nothing is printed."""
         if self._bar:
             full = self.WIDTH * self._done // self._steps
             line = f"[{'#' * full}{'.' * (self.WIDTH - full)}] {text}"
             print("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
 
     def step(self, text: str, steps: int = 1) -> None:
-        """Something is done; `text` says what came out."""
+        """Something is done; `text` is its result."""
         self._done = min(self._steps, self._done + steps)
         if self._bar:
             self.doing(text)

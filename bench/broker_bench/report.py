@@ -1,4 +1,4 @@
-"""The run as tables: on the terminal, as Markdown."""
+"""The results of a run as tables, for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from broker_bench.results import NOT_ASKED, Figure, Report, Row, Unit
 
 RATIOS = ("echo", "bare", "ministack", "moto")
-BUSY = 0.95  # of a core: beyond it the generator, not the server, may have set the pace
-NOISY = 0.25  # of a core used by others: beyond it a figure should be taken again
-FEW = 2_000  # messages in a round: below it a target's cost for a deep queue has hardly begun to show
+BUSY = 0.95  # of a core: above this the generator, not the server, may have been the bottleneck
+NOISY = 0.25  # of a core used by others: above this a figure should be measured again
+FEW = 2_000  # messages in a round: with fewer, the cost of a deep queue hardly shows
 
 Table = list[Sequence[str]]
 
@@ -75,7 +75,7 @@ def _cost(figure: Figure | None) -> str:
 
 
 def notes(report: Report) -> list[str]:
-    """What a reader must know to read the tables right."""
+    """What a reader must know to interpret the tables."""
     lines = []
     for row in report.rows:
         others = max((figure.others_share or 0.0 for figure in row.figures.values()), default=0.0)

@@ -1,4 +1,4 @@
-"""What a run found: figures, the bars they are held against, and the rows that bring both together."""
+"""The results of a run: figures, the bars that they are compared with, and the rows that combine both."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from broker_bench.load import Window
 
 STORES_NOTHING = "stores nothing"
 KEEPS_NOTHING = "keeps nothing over a restart"
-NOT_ASKED = ("", STORES_NOTHING, KEEPS_NOTHING)  # notes of cells that are empty without being a failure
+NOT_ASKED = ("", STORES_NOTHING, KEEPS_NOTHING)  # notes of cells that are empty but did not fail
 
 
 class Unit(Enum):
-    """What a row counts, how a figure of it is written, and whether more of it is better."""
+    """The unit of a row: how a figure is formatted, and whether more is better."""
 
     RATE = "messages/s"
     MICROSECONDS = "µs per call"
@@ -35,10 +35,10 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One cell: the median of its samples, and what it cost. Without samples, `note` says why there is none."""
+    """One cell: the median of its samples, and their cost. Without samples, `note` says why there are none."""
 
     samples: tuple[float, ...] = ()
-    amount: int | None = None  # messages that were really there, where a slow target got fewer than the row says
+    amount: int | None = None  # the actual number of messages, if a slow target got fewer than the row says
     note: str = ""
     per_round: float | None = None  # messages in one round's window
     cpu_us: float | None = None
@@ -76,7 +76,7 @@ def from_windows(windows: Iterable[Window], memory: tuple[float, float] | None =
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What Semel durable must reach in a row, and what it did reach; `reached` is None when it was not measured."""
+    """What Semel durable must reach in a row, and what it reached; `reached` is None if it was not measured."""
 
     text: str
     limit: float
@@ -120,7 +120,7 @@ class Row:
 
 @dataclass(slots=True)
 class Report:
-    """All that a run found."""
+    """All results of a run."""
 
     machine: dict[str, str]
     versions: dict[str, str]

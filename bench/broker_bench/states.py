@@ -1,4 +1,4 @@
-"""The rows about states rather than streams: deep queues, parked polls, starting up, empty or full, memory."""
+"""The rows that measure states, not throughput: deep queues, idle polls, starts with and without data, memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from broker_bench.targets import Semel, Server, Target
 from broker_bench.wire import Session, WrongAnswer, batch_entries, handles_in, message_body
 from broker_bench.work import Polls, ReceiveDelete, Receives
 
-MEMORY_DELAY = 1.0  # seconds between the end of a fill and the look at the memory
+MEMORY_DELAY = 1.0  # seconds from the end of a fill until memory is measured
 
 
 def start(bench: Bench) -> list[Row]:
-    """From the start of the process to its first successful answer; the first start is not counted (cold files)."""
+    """From the start of the process to its first successful answer. The first start (cold files) is not counted."""
     settings = bench.settings
     times: dict[str, Figure] = {}
     memory: dict[str, Figure] = {}
@@ -86,7 +86,7 @@ def restart(bench: Bench) -> list[Row]:
 
 
 def _restarts(bench: Bench, target: Target, fifo: bool) -> tuple[Figure, Figure]:
-    """Figures of one target: seconds, and megabytes right after the first answer. Its files are in the page cache."""
+    """Figures of one target: seconds, and memory right after the first answer. Its files are in the page cache."""
     settings = bench.settings
     semel = isinstance(target, Semel)
     with Server(target) as server, server.watched():
@@ -119,7 +119,7 @@ def _restarts(bench: Bench, target: Target, fifo: bool) -> tuple[Figure, Figure]
 
 
 def idle(bench: Bench) -> list[Row]:
-    """CPU of a server on which 200 long polls wait, each renewed when it ends, for longer than one poll lasts."""
+    """CPU of a server with 200 waiting long polls, each renewed when it ends. The window is longer than a poll."""
     settings = bench.settings
     wait = min(20, int(settings.idle * 0.9))
     cells = Cells(bench, "idle")
@@ -171,7 +171,7 @@ def _wake_ms(bench: Bench, server: Server) -> float:
 
 
 class Depth:
-    """Time of one receive(10) in a state that stays as it is: what came is deleted and sent anew, off the clock."""
+    """Time of one receive(10) at a constant depth: received messages are deleted and sent again, outside the timing."""
 
     def __init__(self, bench: Bench, server: Server, queue_url: str) -> None:
         self.session = Session(server.address)
@@ -185,7 +185,7 @@ class Depth:
         self.deletes = ReceiveDelete(self.session.requests, queue_url)
 
     def measure(self, seconds: float) -> float:
-        """The median in microseconds, of two calls at least."""
+        """The median in microseconds, of at least two calls."""
         exchange, clock = self.session.exchange, time.perf_counter
         took: list[float] = []
         end = clock() + seconds
@@ -202,7 +202,7 @@ class Depth:
 
 
 def depth_and_memory(bench: Bench) -> list[Row]:
-    """One server for each state, so that a small queue is measured beside a small database; the states take turns."""
+    """One server for each state, so that a small queue is measured in a small database. The states take turns."""
     settings = bench.settings
     cells = Cells(bench, "depth")
     figures: dict[str, list[Figure]] = {

@@ -1,7 +1,7 @@
-"""The servers under test: how each is installed, started, asked whether it is ready, and stopped again.
+"""The servers under test: how each is installed, started, checked for readiness, and stopped.
 
-A server is started as its users start it. Peers live in environments of their own under bench/.envs, so that their
-dependencies never meet Semel's. Every server listens on 127.0.0.1 only and dies with the benchmark.
+A server is started as its users start it. Each peer has its own environment under bench/.envs, so that its
+dependencies cannot conflict with Semel's. Every server listens on 127.0.0.1 only and is stopped with the benchmark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENVIRONMENTS = HERE / ".envs"
 DATA = HERE / ".data"
 START_LIMIT = 30.0
 STOP_LIMIT = 5.0
-SAVE_LIMIT = 60.0  # for an end that may have to write everything to disk first
+SAVE_LIMIT = 60.0  # for a shutdown that may first have to write everything to disk
 
 
 Call = tuple[str, dict[str, Any]]  # an operation and its parameters
@@ -43,7 +43,7 @@ class Unavailable(Exception):
 
 
 class Target(ABC):
-    """One server to measure. `says_ready` tells whether it prints a line with its address when it is ready."""
+    """One server to measure. `says_ready`: it prints a line with its address when it is ready."""
 
     name: str
     label: str
@@ -61,7 +61,7 @@ class Target(ABC):
         return {}
 
     def keeping(self) -> Target | None:
-        """The same server, told to keep its messages over a restart; None if it cannot."""
+        """The same server, configured to keep its messages across a restart; None if it cannot do that."""
         return None
 
 
@@ -90,7 +90,7 @@ class Semel(Target):
 
 
 class Echo(Target):
-    """The ceiling: on the broker's own HTTP stack, or `bare` on the libraries alone."""
+    """The ceiling: on the broker's own HTTP stack, or, if `bare`, on the libraries alone."""
 
     says_ready, stores = True, False
 
@@ -109,7 +109,7 @@ class Echo(Target):
 
 
 class Peer(Target):
-    """A server from PyPI, in an environment of its own."""
+    """A server from PyPI, in its own environment."""
 
     package: str
     requirement: str
@@ -146,9 +146,9 @@ class Moto(Peer):
 
 
 class MiniStack(Peer):
-    """Told to log errors only and to leave out its SFTP and MQTT listeners, which can only help its figures.
+    """It logs errors only and runs without its SFTP and MQTT listeners, which can only improve its figures.
 
-    `keeps`: it saves its state when it ends in good order, and loads it when it starts.
+    `keeps`: it saves its state on a clean shutdown, and loads it when it starts.
     """
 
     name, label, package, requirement = "ministack", "MiniStack", "ministack", "ministack"
@@ -182,10 +182,10 @@ TARGETS: dict[str, Target] = {
 
 
 class Server:
-    """A running target with a fresh folder. Use as a context manager: leaving it ends the server and its folder.
+    """A running target with a new folder. Use as a context manager: leaving it stops the server and removes the folder.
 
-    `ready_seconds` counts from the start of the process to its ready line, or to its first successful answer when it
-    prints none; `answer_seconds` to the first successful answer.
+    `ready_seconds` is the time from the start of the process to its ready line, or to its first successful answer if it
+    prints none. `answer_seconds` is the time to the first successful answer.
     """
 
     def __init__(self, target: Target, cores: set[int] | None = None) -> None:
@@ -197,7 +197,7 @@ class Server:
         self._launch(LIST_QUEUES)
 
     def restart(self, first_call: Call, *, kill: bool = False) -> dict[str, Any]:
-        """End it, in good order or not, and start it again on the same folder; returns the answer to its first call."""
+        """Stop or kill the server and start it again on the same folder; returns the answer to its first call."""
         self._end(SAVE_LIMIT, signal.SIGKILL if kill else signal.SIGTERM)
         return self._launch(first_call)
 
@@ -208,7 +208,7 @@ class Server:
         before = os.sched_getaffinity(0)
         try:
             if cores:
-                os.sched_setaffinity(0, cores)  # a child inherits it, and so does every thread that it starts
+                os.sched_setaffinity(0, cores)  # inherited by the child and by every thread that it starts
             began = time.perf_counter()
             self._process = subprocess.Popen(
                 command,
@@ -263,7 +263,7 @@ class Server:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Say so when what goes wrong in here goes wrong because the server has died."""
+        """If the block fails because the server has died, raise an error that says so."""
         try:
             yield
         except (OSError, WrongAnswer) as error:
@@ -284,14 +284,14 @@ class Server:
         return machine.memory_mb(self._process.pid)
 
     def pause(self) -> None:
-        """Stand still, so that a server that waits for its turn takes no time from the one whose turn it is."""
+        """Stop the process, so that a server that waits for its turn uses no CPU while another one is measured."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ask it to end, then see to it. Also ends what it may have started and left behind."""
+        """Terminate the server, and kill it if necessary, with any processes that it has left behind."""
         self._end(STOP_LIMIT, signal.SIGTERM)
         self._clean()
 

@@ -14,9 +14,9 @@ from broker_bench.targets import Peer, Server, Target
 from broker_bench.wire import Requests, Session
 from broker_bench.work import FifoSends, Mixed, ReceiveDelete, Sends
 
-FIRST_FILLS = (100, 1_000, 10_000)  # messages for a first look at how fast a target receives and deletes
+FIRST_FILLS = (100, 1_000, 10_000)  # messages for a first estimate of how fast a target receives and deletes
 LARGEST_FILL = 400_000
-FILL_LIMIT = 5.0  # seconds that filling a queue may take; a slow target gets what it takes in by then
+FILL_LIMIT = 5.0  # seconds that filling a queue may take; a slow target gets only what it accepts in that time
 
 
 def send(bench: Bench) -> list[Row]:
@@ -60,7 +60,7 @@ def fifo_receive(bench: Bench) -> list[Row]:
 
 
 def queues(bench: Bench) -> list[Row]:
-    """The same mixed work on one queue and on many, one right after the other, so that noise hits both alike."""
+    """The same mixed work on one queue and on many, one right after the other, so that noise affects both equally."""
     settings = bench.settings
     cells = Cells(bench, "queues")
     works: dict[str, tuple[Mixed, Mixed]] = {}
@@ -79,7 +79,7 @@ def queues(bench: Bench) -> list[Row]:
 
     def turn(server: Server) -> Window:
         name = server.target.name
-        before = len(alone[name]) % 2 == 0  # which of the two comes first changes from round to round
+        before = len(alone[name]) % 2 == 0  # the order alternates from round to round
         if before:
             alone[name].append(load(server, 0))
         window = load(server, 1)
@@ -110,7 +110,7 @@ def queues(bench: Bench) -> list[Row]:
 
 
 def _consuming(bench: Bench, key: str, fifo: bool = False) -> dict[str, Figure]:
-    """Each round fills a new queue with about what the target gets through, so that slow peers are not swamped."""
+    """Each round fills a new queue with about as much as the target can process, so that slow peers are not flooded."""
     settings = bench.settings
     cells = Cells(bench, key)
     expected: dict[str, float] = {}
@@ -120,7 +120,7 @@ def _consuming(bench: Bench, key: str, fifo: bool = False) -> dict[str, Figure]:
         queue_url = bench.queue(session, fifo)
         filled = bench.fill(server, session, queue_url, amount, settings.body_bytes, FILL_LIMIT)
         work = ReceiveDelete(session.requests, queue_url)
-        enough = filled >= amount  # else every message is needed for the measurement itself
+        enough = filled >= amount  # otherwise every message is needed for the measurement itself
         window = bench.load(server, work, warm_up if enough else 0.0)
         twice = check_count(session, queue_url, filled - work.messages, isinstance(server.target, Peer))
         if twice:
@@ -147,7 +147,7 @@ def _consuming(bench: Bench, key: str, fifo: bool = False) -> dict[str, Figure]:
 
 
 def _sending(bench: Bench, key: str, work: Callable[[Requests, str], Work], fifo: bool = False) -> dict[str, Figure]:
-    """Each round sends into a new queue, and ends with a count of what is in it."""
+    """Each round sends to a new queue, and ends with a check of the number of messages in it."""
 
     def turn(server: Server) -> Window:
         session = Session(server.address)

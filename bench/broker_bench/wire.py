@@ -1,4 +1,4 @@
-"""Requests as boto3 sends them, as bytes ready for the socket, and just enough reading of answers to know a success.
+"""Requests as boto3 sends them, as bytes ready for the socket, and just enough parsing to recognise a success.
 
 The header lines, their order and their sizes are those of boto3 1.44. The signature is made up.
 """
@@ -37,7 +37,7 @@ failure_in = re.compile(rb'"Failed": *\[ *[^\] ]').search
 
 
 class WrongAnswer(Exception):
-    """A server refused a call, lost one, or has other counts than what was sent to it."""
+    """A server refused a call, lost one, or reports other counts than were sent to it."""
 
 
 class Requests:
@@ -60,7 +60,7 @@ class Requests:
 
 
 def framed(data: bytes) -> int:
-    """The length of the whole answer that `data` begins with, or 0 while its head is not complete."""
+    """The full length of the answer that `data` begins with, or 0 if its head is not complete yet."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return 0
@@ -82,7 +82,7 @@ def refusal(answer: bytes) -> WrongAnswer:
 
 
 class Session:
-    """One blocking connection: for everything that is not load."""
+    """One blocking connection, for everything except load."""
 
     def __init__(self, address: Address, timeout: float = 30.0) -> None:
         self.requests = Requests(address)
@@ -91,7 +91,7 @@ class Session:
         self._sock: socket.socket | None = None
 
     def exchange(self, request: bytes) -> bytes:
-        """Send the request, return the whole answer with its head. Anything but a 200 raises WrongAnswer."""
+        """Send the request and return the whole answer with its head. Any status except 200 raises WrongAnswer."""
         if self._sock is None:
             self._sock = connect(self.address, self.timeout)
         self._sock.sendall(request)
@@ -128,7 +128,7 @@ def connect(address: Address, timeout: float) -> socket.socket:
 
 
 def message_body(size: int, number: int = 0) -> str:
-    """A small JSON document of exactly `size` bytes (at least some 60), as an order service might send it."""
+    """A small JSON document of exactly `size` bytes (at least about 60), as an order service might send it."""
     start = f'{{"order": "{number:08d}", "customer": "c-{number % 997:04d}", "total": 19.9, "note": "'
     return start + "x" * max(0, size - len(start) - 2) + '"}'
 

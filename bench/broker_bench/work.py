@@ -1,6 +1,6 @@
-"""What the connections of the load generator do: send, send batches, receive and delete, all of it in turn, wait.
+"""What the connections of the load generator do: send, send batches, receive and delete, all of these in turn, poll.
 
-Each work checks every answer: as many messages confirmed as were sent, none of them failed.
+Each work checks every answer: all messages that were sent are confirmed, and none failed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from broker_bench.wire import Requests, WrongAnswer, batch_entries, failure_in, handles_in, message_body
 
 VARIETY = 64  # different ready-made requests that a sender cycles through
-COUNTER = "@" * 12  # stands in a ready-made request where a number unique to each call goes
+COUNTER = "@" * 12  # placeholder in a ready-made request for a number that is unique to each call
 
 
 class Sends:
-    """SendMessage with one body per call, or SendMessageBatch with ten; `limit` messages at most."""
+    """SendMessage with one body per call, or SendMessageBatch with ten; at most `limit` messages."""
 
     def __init__(
         self, requests: Requests, queue_url: str, body_bytes: int, per_call: int, limit: int = sys.maxsize
@@ -47,7 +47,7 @@ class Sends:
 
 
 class FifoSends:
-    """SendMessageBatch of ten messages of ten groups to a FIFO queue, over 1,000 groups, each with its own dedup id."""
+    """SendMessageBatch to a FIFO queue: ten messages of ten groups per call, 1,000 groups in all, unique dedup ids."""
 
     GROUPS = 1000
 
@@ -83,7 +83,7 @@ class FifoSends:
 
 
 class ReceiveDelete:
-    """On each connection in turn: receive ten, delete what came. Ends when a receive comes back empty."""
+    """Each connection in turn receives ten messages and deletes them, until a receive returns none."""
 
     def __init__(self, requests: Requests, queue_url: str) -> None:
         self.messages = 0
@@ -93,7 +93,7 @@ class ReceiveDelete:
         self._deleting: dict[int, int] = {}
 
     def first(self, slot: int) -> bytes:
-        self._deleting.pop(slot, None)  # a window that ended may have left a delete unsent
+        self._deleting.pop(slot, None)  # the previous window may have ended before a delete was sent
         return self._receive
 
     def next(self, slot: int, answer: bytes) -> bytes | None:
@@ -115,9 +115,9 @@ class ReceiveDelete:
 
 
 class Mixed:
-    """On each connection in turn, queue after queue: send a batch of ten, receive ten, delete what came.
+    """Each connection goes from queue to queue; in each it sends a batch of ten, receives ten, and deletes them.
 
-    Each connection starts at another queue. `messages` counts those that went all the way: sent, received, deleted.
+    Each connection starts at a different queue. `messages` counts those that were sent, received and deleted.
     """
 
     def __init__(self, requests: Requests, queue_urls: Sequence[str], body_bytes: int, connections: int) -> None:
@@ -129,7 +129,7 @@ class Mixed:
         self._sending = [False] * connections
 
     def first(self, slot: int) -> bytes | None:
-        """The next queue's batch."""
+        """A batch to the next queue."""
         self._queue[slot] = (self._queue[slot] + 1) % len(self._sends)
         self._sending[slot] = True
         return self._sends[self._queue[slot]].first(slot)
@@ -150,7 +150,7 @@ class Mixed:
 
 
 class Receives:
-    """Receive ten at a time and keep them in flight, until `limit` are or a receive comes back empty."""
+    """Receive ten at a time and keep them in flight, until `limit` messages are or a receive returns none."""
 
     def __init__(self, requests: Requests, queue_url: str, limit: int) -> None:
         self.messages = 0
@@ -187,6 +187,6 @@ class Polls:
 
 
 def confirm(answer: bytes, sign: bytes, expected: int) -> None:
-    """Raise unless the answer speaks of exactly `expected` entries, none of them failed."""
+    """Raise unless the answer has exactly `expected` entries and none of them failed."""
     if answer.count(sign) != expected or (b'"Failed"' in answer and failure_in(answer)):
         raise WrongAnswer(f"not {expected} entries confirmed: {answer[-400:]!r}")

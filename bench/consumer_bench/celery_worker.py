@@ -1,4 +1,4 @@
-"""Celery on SQS, acknowledging late (else a crash loses messages), with the pool that was fastest here."""
+"""Celery on SQS with late acknowledgement (otherwise a crash loses messages) and the pool that was fastest here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer_bench.options import Options, send_all, sqs_client
 
 
 def make(options: Options) -> tuple[Any, Any]:
-    """The app and its task. The broker's address goes in the URL; the queue is named beforehand, so none is made."""
+    """The app and its task. The URL has the broker's address; the queue is predefined, so Celery creates none."""
     app = Celery("bench", broker=options.endpoint.replace("http://", "sqs://test:test@") + "//")
     app.conf.update(
         task_default_queue=options.queue,
@@ -41,9 +41,9 @@ def _nothing(_number: int) -> None:
 
 
 def fill(options: Options, task: Any) -> None:
-    """Send one message with Celery, and its like in batches: one call a message would take longer than the race.
+    """Send one message with Celery, and copies of it in batches: one call per message would take longer than the race.
 
-    Each gets an id and a delivery tag of its own, as Celery gives them: it tells its messages apart by these.
+    Each copy gets its own id and delivery tag, because Celery distinguishes messages by these.
     """
     sqs = sqs_client(options)
     first = task.delay(0)

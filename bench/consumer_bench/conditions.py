@@ -1,4 +1,4 @@
-"""Under which conditions consumers are measured: how fast SQS answers, what the handler does, and who takes part."""
+"""The conditions of the measurements: how fast SQS answers, what the handler does, and which contestants run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from consumer_bench.contestants import CONTESTANTS
 
-LATENCY = 8.0  # milliseconds: what a call to SQS takes within its region
+LATENCY = 8.0  # milliseconds that a call to SQS takes within a region
 WITHOUT_WORK = tuple(name for name in CONTESTANTS if name != "processes")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`handler` is a name in semel_worker.HANDLERS. `first` limits what is expected of a contestant in a second."""
+    """`handler` is a name in semel_worker.HANDLERS. `first` caps the expected messages per second of a contestant."""
 
     name: str
     title: str

@@ -1,7 +1,7 @@
-"""Who is measured: how each is started, what it needs, and about how fast it is.
+"""The consumers that are measured: how each is started, what it needs, and roughly how fast it is.
 
-The rule: Semel runs at its defaults, on a queue at SQS's defaults. The others have the settings that their own
-documentation gives for SQS, with as many threads as suited them best.
+The rule: Semel runs with its defaults, on a queue with SQS's defaults. The others have the settings that their own
+documentation recommends for SQS, with the number of threads that was best for them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from peer_bench.libraries import CELERY, DRAMATIQ, POWERTOOLS, Library
 
 SEMEL_WORKER = "consumer_bench.semel_worker"
-DEFAULT_VISIBILITY = 30  # seconds: that of a queue whose creator did not say otherwise
+DEFAULT_VISIBILITY = 30  # seconds: SQS's default for a new queue
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`first` is about how many messages it takes in a second; later rounds go by what it took."""
+    """`first` estimates its messages per second for the first round; later rounds use the measured rate."""
 
     name: str
     label: str
@@ -24,7 +24,7 @@ class Contestant:
     library: Library | None = None  # None: in Semel's own environment
     threads: int = 16
     first: int = 500
-    own_messages: bool = False  # its messages have a form of their own: it fills the queue itself
+    own_messages: bool = False  # its messages have their own format, so it fills the queue itself
     needs: str = ""  # "sqlite", "postgres" or "dynamodb"
     arguments: tuple[str, ...] = ()  # of `semel run`
 
@@ -34,7 +34,7 @@ class Contestant:
 
     @property
     def visibility(self) -> int:
-        """Of its queue, in seconds. Those that extend nothing would get messages twice if it were the default."""
+        """Of its queue, in seconds. With the default, contestants without a heartbeat would receive messages twice."""
         return DEFAULT_VISIBILITY if self.is_semel else 3600
 
 

@@ -1,4 +1,4 @@
-"""dramatiq on SQS with dramatiq_sqs: one process, its own worker threads."""
+"""dramatiq on SQS with dramatiq_sqs: one process with dramatiq's worker threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _nothing(_number: int) -> None:
 
 
 def fill(options: Options, actor: Any) -> None:
-    """Its own messages in its own form, in batches: one call a message would take longer than the race."""
+    """Send dramatiq's own messages, in batches: one call per message would take longer than the race."""
     sqs = sqs_client(options)
     for start in range(0, options.amount, 10):
         messages = [actor.message(number) for number in range(start, min(start + 10, options.amount))]

@@ -1,8 +1,8 @@
 """What the heartbeat costs with 10,000 messages in flight, as a share of a core.
 
-A handler that never ends keeps all of them in flight, and no slot is free to receive more: what the process then uses
-is the heartbeat, at SQS and in the SQLite ledger, and whatever else a full process does. So the figure is an upper
-bound. It is taken over more than one lease, at whose end none of the messages may have become visible again.
+A handler that never returns keeps all of them in flight, and no slot is free to receive more. The CPU that the process
+then uses is that of the heartbeat, at SQS and in the SQLite ledger, and of anything else that a full process does, so
+the figure is an upper bound. It is measured over more than one lease. At the end, no message may have become visible.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from consumer_bench.site import Site
 
 IN_FLIGHT = 10_000
 LEASES = 1.2
-PATIENCE = 120.0  # seconds until all are in flight
+PATIENCE = 120.0  # seconds allowed until all are in flight
 
 HOLDING = Contestant("holding", "Semel, holding", needs="sqlite", arguments=("--concurrency", str(IN_FLIGHT)))
 
 
 def share(site: Site) -> float:
-    """CPU seconds of the process for each second."""
+    """CPU seconds of the process per second."""
     site.progress.doing(f"heartbeat of {IN_FLIGHT:,} messages")
     with site.working(HOLDING, "hold", IN_FLIGHT, latency=0) as worker:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Two loops with boto3 and no ledger: the one of tutorials, and the best that is usually made of it."""
+"""Two boto3 loops without a ledger: the one from tutorials, and the best that people usually make of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tutorial(options: Options, sqs: Any) -> None:
 
 
 def tuned(options: Options, sqs: Any) -> None:
-    """Receive ten, handle them, delete all with one call."""
+    """Receive ten messages, handle them, delete them with one call."""
     while True:
         answer = sqs.receive_message(QueueUrl=options.queue_url, MaxNumberOfMessages=10, WaitTimeSeconds=20)
         messages = answer.get("Messages", [])

@@ -1,4 +1,4 @@
-"""Filling a queue with messages that each have a number, by which a handler tells them apart."""
+"""Fills a queue with numbered messages, so that a handler can tell them apart."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from broker_bench.wire import Requests, batch_entries, message_body
 from broker_bench.work import confirm
 
 PER_CALL = 10
-CALL = 98765432  # stands in the ready-made request where the number of the call goes, before the place in the call
+CALL = 98765432  # placeholder for the number of the call; the digit after it is the position in the call
 
 
 class NumberedSends:
-    """SendMessageBatch with ten messages a call, numbered from 0 as `order`; `limit` messages, in tens."""
+    """SendMessageBatch with ten messages per call, numbered from 0 as `order`; `limit` is rounded down to tens."""
 
     def __init__(self, requests: Requests, queue_url: str, body_bytes: int, limit: int) -> None:
         self.messages = 0

@@ -1,6 +1,6 @@
-"""What a worker is told, as JSON on its command line or in its environment.
+"""The options of a worker, as JSON on its command line or in its environment.
 
-Standard library only: it runs in the environment of every peer.
+Standard library only, because it runs in the environment of every peer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ COMPUTE = 0.002  # seconds of CPU that the handler "compute" takes
 
 @dataclass(frozen=True)
 class Options:
-    role: str  # "consume" until ended from outside, or "fill" the queue with `amount` messages and end
+    role: str  # "consume" until stopped from outside, or "fill" the queue with `amount` messages and exit
     endpoint: str  # of the broker
     queue: str
     queue_url: str
     amount: int = 0
     threads: int = 16
-    dynamodb: str = ""  # address of moto's server, where a contestant needs one
+    dynamodb: str = ""  # address of moto's server, if a contestant needs one
     ledger: str = ""  # Semel: address of its ledger
-    handler: str = "nothing"  # Semel: what it does with a message
+    handler: str = "nothing"  # Semel: the name of its handler
     effects: str = ""  # Semel: folder for the counts of effects.py
-    samples: str = ""  # Semel: folder for what sampler.py writes, if it is to be sampled
+    samples: str = ""  # Semel: folder for the files of sampler.py; empty: it is not sampled
     health: str = ""  # Semel: address of its health endpoint
 
     @staticmethod
@@ -38,12 +38,12 @@ class Options:
 
     @staticmethod
     def from_environment() -> Options:
-        """Of a worker whose command line is not its own."""
+        """The options of a worker that cannot have them on its command line."""
         return Options(**json.loads(os.environ[VARIABLE]))
 
 
 def sqs_client(options: Options) -> Any:
-    """boto3 as users make it, with a connection for each thread."""
+    """A boto3 client as users create it, with a connection for each thread."""
     import boto3
     from botocore.config import Config
 
@@ -59,14 +59,14 @@ def send_all(sqs: Any, options: Options, bodies: list[str]) -> None:
 
 
 def in_threads(count: int, work: Callable[[], None]) -> None:
-    """Run `work` in so many threads; an error in one of them ends the process with its text."""
+    """Run `work` in `count` threads. An error in one of them is printed and ends the process."""
     import threading
     import traceback
 
     def guarded() -> None:
         try:
             work()
-        except BaseException:  # noqa: BLE001 - told, and the end
+        except BaseException:  # noqa: BLE001 - printed, then the process ends
             traceback.print_exc()
             os._exit(1)
 

@@ -1,6 +1,6 @@
 """Powertools: its batch processor with its DynamoDB idempotency, fed by a boto3 loop as Lambda would feed it.
 
-Each thread receives ten messages, makes of them the event that Lambda gets, and deletes in one call what did not fail.
+Each thread receives ten messages, turns them into a Lambda event, and deletes those that did not fail with one call.
 """
 
 from __future__ import annotations

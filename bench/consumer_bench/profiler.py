@@ -1,7 +1,7 @@
-"""Where a message's CPU goes: what sampler.py wrote in a worker under load, as tables and as a flame graph.
+"""How the CPU per message is spent: the samples of sampler.py from a worker under load, as tables and a flame graph.
 
-The CPU of a thread comes from the kernel; samples only divide it among functions. So the figures add up to what the
-process really used.
+The CPU time of a thread comes from the kernel; samples only divide it among functions. So the figures add up to what
+the process really used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HEADER = "Stack (most recent call first):\n"
 FRAME = re.compile(r'  File "(?:.*/(?:src|site-packages|python3\.\d+|bench)/)?([^"]*)", line \d+ in (\S+)')
 BEGINNING = ("threading.py _bootstrap", "threading.py _bootstrap_inner", "threading.py run")  # of every thread
 
-Stack = tuple[str, ...]  # the role of the thread, then its functions from the outermost to the innermost
+Stack = tuple[str, ...]  # the role of the thread, then its functions from outermost to innermost
 
 
 @dataclass(frozen=True)
 class Profile:
-    """CPU microseconds per message: by role, and by stack. `samples` says how much the latter can be trusted."""
+    """CPU microseconds per message, by role and by stack. The more `samples`, the more reliable the values by stack."""
 
     messages: int
     seconds: float
@@ -39,7 +39,7 @@ class Profile:
 
 
 def profile(worker: Worker, seconds: float) -> Profile:
-    """Watch a worker that has the sampler."""
+    """Profile a worker that has the sampler."""
     folder, pid = worker.samples, worker.pid
     before, deleted, began = _cpu_by_thread(pid), worker.deleted(), time.perf_counter()
     (folder / GO).touch()
@@ -69,7 +69,7 @@ def profile(worker: Worker, seconds: float) -> Profile:
 
 
 def stacks(text: str) -> Counter[Stack]:
-    """How often each stack was seen. Two threads of a role that write at the same time spoil theirs: left out."""
+    """How often each stack was seen. Stacks that two threads of a role have garbled by writing at once are left out."""
     counts: Counter[Stack] = Counter()
     for dump in text.split(HEADER)[1:]:
         lines = [FRAME.fullmatch(line) for line in dump.splitlines()]
@@ -80,13 +80,13 @@ def stacks(text: str) -> Counter[Stack]:
 
 
 def _cpu_by_thread(pid: int) -> dict[int, float]:
-    """Seconds, of the threads that live."""
+    """CPU seconds of the living threads."""
     seconds = {}
     for task in (machine.PROC / str(pid) / "task").iterdir():
         try:
             seconds[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
         except OSError:
-            continue  # ended meanwhile
+            continue  # the thread has ended
     return seconds
 
 
@@ -103,7 +103,7 @@ def roles_table(profile: Profile) -> Table:
 
 
 def functions_table(profile: Profile) -> Table:
-    """The functions that used most themselves."""
+    """The functions with the highest CPU of their own."""
     own: dict[str, float] = defaultdict(float)
     with_callees: dict[str, float] = defaultdict(float)
     for (_, *frames), used in profile.stacks.items():
@@ -123,14 +123,14 @@ def _highest(values: dict[str, float]) -> list[str]:
 
 
 def collapsed(profile: Profile) -> str:
-    """The form that flame graph tools and speedscope read: nanoseconds per message."""
+    """Collapsed stacks for flame graph tools and speedscope, in nanoseconds per message."""
     return "".join(f"{';'.join(stack)} {used * 1000:.0f}\n" for stack, used in sorted(profile.stacks.items()))
 
 
 # The flame graph.
 
 WIDTH, LINE, TOP = 1400, 18, 46  # pixels
-NARROWEST = 0.5  # pixels: what is narrower is left out
+NARROWEST = 0.5  # pixels: narrower boxes are left out
 CHARACTER = 6.6  # pixels
 STYLE = (
     "text{font:11px ui-monospace,monospace;fill:#1f2328;pointer-events:none}.head{font-size:14px}"
@@ -141,7 +141,7 @@ COLOURS = (("semel/ledger/", "#8ec5a8"), ("semel/sqs/", "#9dbce8"), ("semel/", "
 
 
 def flame_graph(profile: Profile, title: str) -> str:
-    """An SVG that needs nothing else: callers above, width is CPU; the pointer shows names and figures."""
+    """A self-contained SVG: callers are above, the width is CPU, and hovering shows names and figures."""
     total = sum(profile.stacks.values())
     scale = (WIDTH - 20) / total
     boxes: list[str] = []
@@ -160,7 +160,7 @@ def flame_graph(profile: Profile, title: str) -> str:
 def _draw(
     stacks: list[tuple[Stack, float]], depth: int, left: float, scale: float, total: float, boxes: list[str]
 ) -> int:
-    """Boxes for the functions at this depth of stacks that are the same above it; returns the depth of the deepest."""
+    """Draw the functions at this depth of stacks that are equal above it; returns the greatest depth that has a box."""
     below: dict[str, list[tuple[Stack, float]]] = defaultdict(list)
     for stack, used in stacks:
         if len(stack) > depth:

@@ -1,4 +1,4 @@
-"""The run as tables and JSON: the figures under each condition, and the targets beside what was reached."""
+"""The results as tables and JSON: the figures under each condition, and each target with the value that was reached."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from consumer_bench.options import SLEEP
 from consumer_bench.site import Race
 from peer_bench.tables import Table, quotient, rate
 
-NOISY = 0.25  # of a core used by others: beyond it a figure should be taken again
-PAUSE = 2.0  # seconds without a delete that are worth a note
+NOISY = 0.25  # of a core used by others: above this a figure should be measured again
+PAUSE = 2.0  # seconds without a delete: longer pauses get a note
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConsumerFigure(Figure):
-    """Messages in a second: the median of the rounds. `concurrency` is what Semel reported in the last of them."""
+    """Messages per second, the median of the rounds. `concurrency` is what Semel reported in the last round."""
 
     concurrency: int | None = None
 
@@ -66,7 +66,7 @@ def table(condition: str, figures: Figures) -> Table:
 
 
 def targets(conditions: Sequence[str], figures: Figures, heartbeat: float | None) -> list[tuple[str, Bar]]:
-    """Every target that the chosen conditions have, with what was reached if it was measured."""
+    """Every target of the chosen conditions, with the value that was reached if it was measured."""
     by_condition = {
         "latency": [_rate("latency", "sqlite", 7_000, figures), *_cost("latency", figures)],
         "no-latency": [
@@ -97,7 +97,7 @@ def _cost(condition: str, figures: Figures) -> list[tuple[str, Bar]]:
 
 
 def _share(figures: Figures) -> tuple[str, Bar]:
-    """Of what the handler's own time allows: so many messages at a time, each taking SLEEP."""
+    """The rate as a share of the possible maximum: `concurrency` messages at a time, each of which takes SLEEP."""
     figure = figures.get(("sleep", "sqlite"))
     if figure is None or figure.value is None or not figure.concurrency:
         return _work("sleep", "sqlite"), at_least("≥ 95 % of concurrency / 50 ms", 95, None, "%")

@@ -1,7 +1,7 @@
 """Semel as users start it: `semel run consumer_bench.semel_worker:app`. Every setting has its default.
 
-The ledger's address says which handler there is: one message a call with SQLite; with PostgreSQL a batch a call and the
-records in its transaction. Handlers count each message (see effects.py) and do what the condition says.
+The ledger's address decides the handler: with SQLite, one message per call; with PostgreSQL, a batch per call whose
+records are written in its transaction. Handlers count each message (see effects.py) and do what the condition says.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sleep(body: Body) -> None:
 
 
 def compute(body: Body) -> None:
-    """Use as much CPU time on any machine; time spent waiting for a core or for the interpreter does not count."""
+    """Use the same CPU time on any machine. Time spent waiting for a core or for the GIL does not count."""
     counts[int(body["order"])] += 1
     ends = time.thread_time() + COMPUTE
     while time.thread_time() < ends:
@@ -41,12 +41,12 @@ def compute(body: Body) -> None:
 
 
 async def hold(_body: Body) -> None:
-    """Never end, so that only the heartbeat is left to do."""
+    """Never return, so that the heartbeat is the only work."""
     await asyncio.Event().wait()
 
 
 def nothing_in_batches(batch: Batch[Body], tx: Transaction) -> None:  # noqa: ARG001
-    """One transaction a batch: the records commit with whatever the handler wrote, here nothing."""
+    """One transaction per batch: the records are committed with the handler's writes; this handler writes nothing."""
     for body in batch.values:
         counts[int(body["order"])] += 1
 

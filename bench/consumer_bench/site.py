@@ -1,8 +1,8 @@
-"""Where consumers are measured: one durable broker, the stores that contestants need, queues, workers, and races.
+"""The environment of the measurements: a durable broker, the stores that contestants need, queues, workers, races.
 
-The rule: what counts is what the broker has deleted, by its own metrics, from the end of the warm-up on. So neither the
-start of a process counts nor what a contestant says of itself. And a race of Semel's counts only if every message that
-was deleted had been handled exactly once (effects.py).
+The rule: the rate is what the broker's own metrics count as deleted, from the end of the warm-up on. So the start of a
+process does not count, and neither does what a contestant reports. A race of Semel counts only if every deleted message
+was handled exactly once (effects.py).
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from consumer_bench.numbered import NumberedSends
 from consumer_bench.options import VARIABLE
 from peer_bench.libraries import environment, python_of, run_worker
 
-EVERY = 0.02  # seconds between two looks at the metrics
+EVERY = 0.02  # seconds between two reads of the metrics
 PATIENCE = 30.0  # seconds without any delete
 STOP_LIMIT = 40.0  # seconds from SIGTERM to the end of a worker
 FILL_LIMIT = 120.0
 BODY_BYTES = 100
-WARM_SHARE, MEASURED_SHARE = 0.1, 0.95  # of the messages: at the beginning and the end a consumer is not at full speed
+WARM_SHARE, MEASURED_SHARE = 0.1, 0.95  # of the messages: at the start and the end a consumer is not at full speed
 
 
 @dataclass(frozen=True)
 class Race:
-    """What one contestant did in one round."""
+    """The result of one contestant in one round."""
 
     messages: int
     seconds: float
     cpu: float  # seconds, of the consumer alone
-    others: float  # share of a core that went to work that has nothing to do with this
+    others: float  # share of a core that unrelated work used
     pause: float  # the longest time without a delete, in seconds
     concurrency: int | None = None  # as Semel reports it
 
@@ -62,7 +62,7 @@ class Race:
 
 
 class Ended(Unavailable):
-    """A worker that was to run has ended."""
+    """A worker has ended although it should be running."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(f"it ended with code {code}: {words}")
@@ -70,7 +70,7 @@ class Ended(Unavailable):
 
 
 class Look:
-    """What is known at one moment: the deletes, and the CPU seconds of the contestant, of all here, of the machine."""
+    """A snapshot: deletes, and the CPU seconds of the contestant, of this process with its children, of the machine."""
 
     def __init__(self, at: float, deleted: int, pid: int) -> None:
         self.at, self.deleted = at, deleted
@@ -97,14 +97,14 @@ class Worker:
         self.amount: int = options["amount"]
         self.samples = Path(options["samples"])
         self._site, self._options, self._process, self._log = site, options, process, log
-        self._before = site.deleted(options["queue"])  # by the filling: who makes his own messages may try one out
+        self._before = site.deleted(options["queue"])  # by the fill: some contestants try a message
 
     def check_running(self) -> None:
         if self._process.poll() is not None:
             raise Ended(self._process.returncode, self.last_words())
 
     def counts(self) -> tuple[int, int]:
-        """Messages that the broker has for it: visible, and in flight."""
+        """The messages in its queue: visible, and in flight."""
         with contextlib.closing(Session(self._site.broker.address)) as session:
             return counts(session, self._options["queue_url"])
 
@@ -112,7 +112,7 @@ class Worker:
         return self._site.deleted(self._options["queue"]) - self._before
 
     def warm_up(self, seconds: float) -> Look:
-        """Wait for the first delete, and from then on for so long or for a tenth of the messages."""
+        """Wait for the first delete, then for `seconds` or until a tenth of the messages are deleted."""
         began, first_at = time.perf_counter(), 0.0
         while True:
             self.check_running()
@@ -181,7 +181,7 @@ class Site:
         self._names = itertools.count()
 
     def race(self, contestant: Contestant, condition: Condition, amount: int, warm_up: float, window: float) -> Race:
-        """Fill a new queue, let the contestant at it until it is nearly empty or `window` seconds are over."""
+        """Fill a new queue and let the contestant consume it until it is nearly empty or `window` seconds are over."""
         with self.working(contestant, condition.handler, amount, condition.latency) as worker:
             race = worker.measured(worker.warm_up(warm_up), window)
             if contestant.is_semel:
@@ -192,8 +192,8 @@ class Site:
     def working(
         self, contestant: Contestant, handler: str, amount: int, latency: float, samples: str = ""
     ) -> Iterator[Worker]:
-        """The contestant at work on a new queue with `amount` messages, sampled into a folder if one is named. It is
-        ended with the context."""
+        """Runs the contestant on a new queue with `amount` messages until the block ends. `samples`: a folder for the
+        files of the sampler, or empty."""
         with self._answering(), self._queue(contestant, amount) as options:
             self._latency(latency)
             try:
@@ -204,7 +204,7 @@ class Site:
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
-        """A broker that fails is not the contestant's fault: say so, and what it said last."""
+        """Report a failure of the broker as such, with its last output, because it is not the contestant's fault."""
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
@@ -214,7 +214,7 @@ class Site:
 
     @contextlib.contextmanager
     def _queue(self, contestant: Contestant, amount: int) -> Iterator[dict[str, Any]]:
-        """A new queue with `amount` messages for the contestant; yields what its worker must be told."""
+        """A new queue with `amount` messages for the contestant; yields the options of its worker."""
         name = f"{contestant.name}-{next(self._names)}"
         visibility = {"VisibilityTimeout": str(contestant.visibility)}
         with (
@@ -238,7 +238,7 @@ class Site:
             session.call("DeleteQueue", QueueUrl=url)
 
     def _ledger(self, contestant: Contestant) -> str:
-        if contestant.needs == "sqlite":  # a new file for each: the last one's keys are no use to it
+        if contestant.needs == "sqlite":  # a new file for each race: keys of earlier races are useless
             return f"{self.stores['sqlite']}-{next(self._names)}.db"
         return self.stores.get(contestant.needs, "")
 

@@ -1,1 +1,1 @@
-"""The parts of the dashboard's benchmark."""
+"""The parts of `bench/dashboards.py`."""

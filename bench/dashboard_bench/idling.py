@@ -1,4 +1,4 @@
-"""What the dashboard adds to a broker that has nothing to do: not looked at, and open in a tab."""
+"""The CPU that the dashboard adds to an idle broker: with no page open, and open in a tab."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Idle:
     """Percent of one core, broker and dashboard together."""
 
     alone: float
-    unseen: float  # the dashboard runs, nobody looks
+    unseen: float  # the dashboard runs, no page is open
     open_in_tab: float  # the list of queues is open in a tab
     memory: float  # MB of the dashboard
 
@@ -31,7 +31,7 @@ def measured(browser: Browser, queues: int, seconds: float, step: Callable[[str]
             with client_of(broker.url) as client:
                 for number in range(queues):
                     client.create_queue(f"queue-{number:02d}").send("x")
-            time.sleep(min(10.0, seconds))  # what comes with the start is over, and there is a past to show
+            time.sleep(min(10.0, seconds))  # the start is over then, and there is history to show
             alone = _share(seconds, broker)
             step(f"idle broker with {queues} queues: {alone:.2f} %")
             with semel(Path(folder), "dashboard", "--open", "--endpoint-url", broker.url, "--port", "0") as dashboard:

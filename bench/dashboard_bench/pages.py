@@ -1,4 +1,4 @@
-"""How long each page takes to be there, in a real Chromium, and whether it stays responsive while it updates itself."""
+"""How long each page takes to load in a real Chromium, and whether it stays responsive while it updates itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_TASKS = """(milliseconds) => new Promise(resolve => {
 
 @dataclass(frozen=True)
 class Shown:
-    """Seconds until a page was there: the first visit, and all of them; and its longest task in milliseconds."""
+    """Seconds until a page was loaded, for the first visit and all visits; and its longest task in milliseconds."""
 
     name: str
     first: float
@@ -81,7 +81,7 @@ def _visit(browser: Browser, address: str) -> float:
     began = [0.0]
 
     def see(page: Page) -> float:
-        # A new page in a warm browser; what counts is the second address, the first one only starts its process.
+        # A new page in a warm browser: about:blank only starts its process, the time is that of the second address.
         began[0] = time.perf_counter()
         page.goto(address, wait_until="load")
         page.locator("h1").first.wait_for(state="visible")

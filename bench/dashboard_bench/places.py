@@ -1,4 +1,4 @@
-"""A broker and a dashboard as processes of their own, as their users start them, and a broker that is full."""
+"""Broker and dashboard in processes of their own, as users start them, and how the broker's queues are filled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semel.sqs import Client, Entry
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_DEFAULT_REGION": "us-east-1"}
 LARGE, DEAD = "orders", "orders-dlq"
-START = 60.0  # seconds for a process to say that it is ready
+START = 60.0  # seconds that a process may take to report that it is ready
 BATCH = 1_000
 ERRORS = (
     "TimeoutError: no answer from payments at 10.0.{0}.{1} after 30.{2} s",
@@ -38,7 +38,7 @@ class Process:
 
 @contextmanager
 def semel(folder: Path, *arguments: str) -> Iterator[Process]:
-    """A command that prints its address when it is ready; it ends with the block."""
+    """Runs a command that prints its address when it is ready, until the block ends."""
     environment = {**os.environ, **ENVIRONMENT, "SEMEL_STATE": str(folder)}
     process = subprocess.Popen(
         [sys.executable, "-m", "semel.cli", *arguments], stdout=subprocess.PIPE, text=True, env=environment
@@ -60,7 +60,7 @@ def client_of(url: str) -> Client:
 
 
 def fill(url: str, messages: int, dead: int, report: Callable[[str], None]) -> None:
-    """A queue with so many messages, and its dead-letter queue with so many messages of five errors."""
+    """Create a queue with `messages` messages, and its dead-letter queue with `dead` messages of five errors."""
     with client_of(url) as client:
         target = client.create_queue(DEAD, {"MessageRetentionPeriod": "1209600"})
         policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 3}

@@ -1,4 +1,4 @@
-"""Redrive of 10,000 filtered messages out of 100,000, against a broker that is a process of its own."""
+"""Redrive of 10,000 messages that match a filter, out of 100,000, on a broker in its own process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Redriven:
 
 
 def fill(client: Client, total: int, matching: int) -> None:
-    """A dead-letter queue of `total` messages; every so many-eth matches WHERE."""
+    """Create a dead-letter queue of `total` messages, of which `matching`, evenly spread, match WHERE."""
     target = client.create_queue(DEAD)
     policy = {"deadLetterTargetArn": target.arn, "maxReceiveCount": 5}
     client.create_queue(QUEUE, {"RedrivePolicy": policy})
@@ -48,7 +48,7 @@ def _message(n: int, *, matches: bool) -> Entry:
 
 
 def measure(client: Client, total: int = 100_000, matching: int = 10_000) -> Redriven:
-    """Fills the queue, and times the redrive from its start to its end, everything included."""
+    """Fill the queue, and measure the whole redrive from start to end."""
     fill(client, total, matching)
     job = Job("redrive", DEAD)
     begun = time.perf_counter()

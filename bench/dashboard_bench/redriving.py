@@ -1,4 +1,4 @@
-"""Redrive of the messages that match a filter, asked for over the dashboard's API, out of many."""
+"""Redrive of the messages that match a filter, started through the dashboard's API."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Logs of a known making, the hand-written DuckDB queries, and the doctor, measured side by side."""
+"""The parts of `bench/doctors.py`: generated logs, hand-written DuckDB queries, and the doctor's command."""

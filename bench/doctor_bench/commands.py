@@ -1,6 +1,6 @@
-"""`semel doctor` as a user runs it: a new process each time, measured from its start to its end, with its memory.
+"""`semel doctor` as a user runs it: a new process each time, with its total time and its peak memory.
 
-The rule: nothing of it is imported here. Peak memory is that of the process and all its children together.
+The rule: no code of the doctor is imported here. Peak memory is that of the process and all its children together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Counts = dict[str, dict[str, int]]  # queue -> cause -> duplicates
 
 
 class CommandFailed(Exception):
-    """The command ended with an error, or not at all; the text is what it said last."""
+    """The command failed or did not end; the text has its last output."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Run:
 
 
 def run(log: Path, report: Path, *options: str) -> Run:
-    """One examination of `log`; `report` is the file that the command writes."""
+    """Run the doctor on `log`; `report` is the file that the command writes."""
     command = [SEMEL, "doctor", "--log", str(log), "--output", "json", "--report", str(report)]
     command += ["--quiet", "--fail-on", "never", *options]
     with TemporaryFile("w+") as errors:
@@ -72,7 +72,7 @@ def _last_line(errors: IO[str]) -> str:
 
 
 def _peak(process: subprocess.Popen[str], until: float) -> float:
-    """Wait for the end of the process; the largest sum of memory."""
+    """Wait for the end of the process; returns the peak of the total memory."""
     root = psutil.Process(process.pid)
     family: Sequence[psutil.Process] = [root]
     peak, samples = 0.0, 0
@@ -104,7 +104,7 @@ def _memory(process: psutil.Process) -> float:
 
 
 class Watch:
-    """`semel doctor --watch` on a folder, and the findings that it prints. Leaving the block ends it."""
+    """`semel doctor --watch` on a folder, and the findings that it prints. Leaving the block stops it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         command = [SEMEL, "doctor", "--log", str(folder), "--watch", "--output", "json", "--interval", "1s"]
@@ -122,7 +122,7 @@ class Watch:
         self._findings.put(None)
 
     def finding(self, queue_name: str = "", limit: float = LIMIT) -> float:
-        """Wait for a finding about a queue whose name begins like this; when it appeared."""
+        """Wait for a finding about a queue whose name starts with `queue_name`; returns the time of the finding."""
         until = time.perf_counter() + limit
         while True:
             try:

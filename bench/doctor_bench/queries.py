@@ -1,4 +1,4 @@
-"""The same figures in DuckDB's SQL, written by hand for exactly this log: what a careful analyst would run."""
+"""The doctor's figures as DuckDB queries, written by hand for this log format, as a careful analyst would do it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def run(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     base = duckdb.connect()
     base.execute("SET threads=2; SET memory_limit='3GB'; SET preserve_insertion_order=false")
     source = f"read_parquet('{folder}/*.parquet')"
-    if not any(folder.glob("*.parquet")):  # lines are parsed once
+    if not any(folder.glob("*.parquet")):  # parse the lines only once
         lines = f"read_json('{folder}/*.jsonl', format='newline_delimited', columns={_JSON_COLUMNS})"
         base.execute(f"CREATE TEMP TABLE events AS FROM {lines}")
         source = "events"

@@ -1,7 +1,7 @@
 """The same load for every library: N threads that each claim and record new keys, batch after batch, until time is up.
 
-Runs inside each library's own environment, so it uses the standard library only. A key counts when its record is made.
-Keys come in bursts, one of all threads' batches at a time, so a window lasts until it has seen several of them.
+Runs inside each library's own environment, so it uses the standard library only. A key counts when it is recorded.
+Keys arrive in bursts, because all threads finish their batches together, so a window lasts for several bursts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-BURSTS = 5  # each thread's batches that a window must see, however slow the store
+BURSTS = 5  # batches per thread that a window must contain, however slow the store is
 LONGEST = 40.0  # seconds
 
-# Claims and records all the keys; calls the function with how many more are done, each time some are.
+# Claims and records all the keys; calls the function with the number of keys each time some are done.
 Step = Callable[[list[str], Callable[[int], None]], None]
 
 
@@ -38,7 +38,7 @@ class Options:
 
 
 class Counter:
-    """One thread's count; only that thread writes it."""
+    """The count of one thread; only that thread writes it."""
 
     def __init__(self) -> None:
         self.keys = 0
@@ -48,7 +48,7 @@ class Counter:
 
 
 def drive(options: Options, step_for: Callable[[int], Step]) -> None:
-    """Run the load and print what came out as one line of JSON. The first error of a thread ends it all."""
+    """Run the load and print the result as one line of JSON. The first error in a thread ends the run."""
     counters = [Counter() for _ in range(options.threads)]
     errors: list[BaseException] = []
     stop = threading.Event()
@@ -62,7 +62,7 @@ def drive(options: Options, step_for: Callable[[int], Step]) -> None:
                 keys = [f"bench/{run}-{number}-{made + i}" for i in range(options.batch)]
                 made += options.batch
                 step(keys, counter.add)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - reported below
             errors.append(error)
             stop.set()
 

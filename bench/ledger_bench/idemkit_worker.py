@@ -1,6 +1,7 @@
-"""idemkit's queue consumer around a handler that does nothing: each thread hands it a batch of keys at once.
+"""idemkit's queue consumer with a handler that does nothing; each thread passes it a batch of keys at once.
 
-That was faster than `dispatch_sync` key by key. It has no call for several keys: each costs a claim and a completion.
+That was faster than `dispatch_sync` for one key at a time. idemkit has no call for several keys: each key costs a claim
+and a completion.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ async def nothing(_key: str) -> None:
 
 
 def main() -> None:
-    logging.disable(logging.WARNING)  # it says once that attempts are counted in memory
+    logging.disable(logging.WARNING)  # it warns once that attempts are counted in memory
     options = Options.read()
     config = QueueConfig(
         dedup_id=lambda key: key,

@@ -1,4 +1,4 @@
-"""Powertools' idempotent_function around a function that does nothing: one key a call, as it offers no batches."""
+"""Powertools' idempotent_function around a function that does nothing. One key per call: it has no batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledger_bench.harness import Options, Step, drive
 
 
 class Context:
-    """What a Lambda function gets: with it, claims in progress end one day."""
+    """A Lambda context. Powertools needs it to let claims in progress expire."""
 
     def get_remaining_time_in_millis(self) -> int:
         return 60_000
@@ -32,7 +32,7 @@ def layer_for(options: Options) -> Any:
 
 
 def dynamodb_client(url: str, threads: int, table: str = "powertools") -> Any:
-    """A client for moto's server, with a connection for each thread; makes the table that Powertools needs."""
+    """A client for moto's server, with a connection for each thread; creates the table that Powertools needs."""
     import boto3
     from botocore.config import Config
 

@@ -1,4 +1,4 @@
-"""Semel's ledger: a whole batch is claimed in one call and recorded in one."""
+"""Semel's ledger: one call claims a whole batch, and one call records it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: stores, how each is started and why it counts as durable, and who works on it."""
+"""What is measured: the stores, how each is started, how its durability is checked, and which contestants use it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONTESTANTS = {
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the store is: for Semel as a ledger's address, for the others as their drivers take it."""
+    """The store's address: as a ledger URL for Semel, and in the form that the drivers of the others accept."""
 
     ledger: str
     plain: str
@@ -50,11 +50,11 @@ class Work:
     title: str
     batch: int
     contestants: tuple[str, ...]
-    bar: float | None = None  # keys/s that Semel is to reach
-    peer: str | None = None  # the contestant that Semel is to be at least as fast as
+    bar: float | None = None  # keys/s that Semel must reach
+    peer: str | None = None  # the contestant that Semel must at least equal
 
     def bars(self, figures: Mapping[str, Figure | None]) -> list[Bar]:
-        """`figures`: by contestant."""
+        """`figures` is keyed by contestant."""
         bars: list[Bar] = []
         ours = _value(figures.get(SEMEL.name))
         if self.bar is not None:
@@ -82,7 +82,7 @@ WORKS = {
     )
 }
 
-# What the head of the report says; the servers are asked whether it is so before anything is measured.
+# Shown at the head of the report. The settings of PostgreSQL and Redis are checked before anything is measured.
 DURABLE = {
     "sqlite": "SQLite: WAL, synchronous=FULL (a commit is on disk)",
     "redis": "Redis: appendonly, appendfsync=always (a write is on disk before its answer)",
@@ -93,7 +93,7 @@ DURABLE = {
 
 @contextmanager
 def on_disk() -> Iterator[Path]:
-    """A folder on a disk; where temporary files are kept in memory, the servers' data goes beside the benchmark."""
+    """A folder on a disk. If temporary files are in memory, the servers' data goes next to the benchmark as well."""
     DATA.mkdir(exist_ok=True)
     if machine.in_memory(Path(tempfile.gettempdir())):
         tempfile.tempdir = str(DATA)
@@ -149,7 +149,7 @@ def _postgres() -> Iterator[Addresses]:
 
 @contextmanager
 def _dynamodb() -> Iterator[Addresses]:
-    """moto's server as its users start it, in an environment of its own."""
+    """moto's server as its users start it, in its own environment."""
     moto = Moto()
     moto.prepare(lambda _text: None)
     with Server(moto) as server:

@@ -1,4 +1,4 @@
-"""Libraries from PyPI that are measured: each in an environment of its own under bench/.envs, built when needed."""
+"""The measured libraries from PyPI: each in its own environment under bench/.envs, created when it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST_WORDS = 400  # characters of a failed worker's standard error that are show
 
 
 class Library(Peer):
-    """Not a server, but what a worker process imports."""
+    """A library that a worker process imports, instead of a server."""
 
     def __init__(self, name: str, label: str, package: str, requirement: str) -> None:
         self.name, self.label, self.package, self.requirement = name, label, package, requirement
@@ -36,12 +36,12 @@ DRAMATIQ = Library("dramatiq", "dramatiq_sqs", "dramatiq-sqs", "dramatiq_sqs")
 
 
 def python_of(library: Library | None) -> Path:
-    """The interpreter that has the library; None is Semel's own."""
+    """The interpreter that has the library; for None, the interpreter of Semel."""
     return library.python if library else Path(sys.executable)
 
 
 def prepare(wanted: Sequence[Library], report: Callable[[str], None]) -> dict[str, str]:
-    """Versions by name. A library that cannot be had here is left out, with the reason said."""
+    """Install libraries; returns versions by name. One that is not available is left out, and the reason reported."""
     versions = {}
     for library in wanted:
         try:
@@ -53,7 +53,7 @@ def prepare(wanted: Sequence[Library], report: Callable[[str], None]) -> dict[st
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a worker: bench/ can be imported, AWS is this machine, and nothing of the user's is used."""
+    """The environment of a worker: bench/ can be imported, and no AWS settings of the user are used."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return kept | {
         "PYTHONPATH": str(HERE),
@@ -66,7 +66,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run_worker(library: Library | None, module: str, options: dict[str, Any], patience: float) -> dict[str, Any]:
-    """Run `python -m module OPTIONS` to its end; what it prints last, if anything, is its result as JSON."""
+    """Run `python -m module OPTIONS` until it ends. The last line that it prints, if any, is its result as JSON."""
     command = [str(python_of(library)), "-m", module, json.dumps(options)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=patience, env=environment(), check=False)

@@ -1,4 +1,4 @@
-"""Tables on the terminal and as Markdown, and how figures are written in them."""
+"""Tables for the terminal and as Markdown, and the format of figures in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Table = list[Sequence[str]]
 
 
 def laid_out(table: Table) -> str:
-    """The table as text; its first line is the header, its first column the names."""
+    """The table as text. Its first line is the header, its first column has the names."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = [
         "  ".join(

@@ -1,1 +1,1 @@
-"""A shop to take pictures of."""
+"""The shop in the screenshots."""

@@ -1,7 +1,7 @@
-"""A shop with an hour behind it: queues with a past, dead-letter messages of several errors, a worker that is busy now.
+"""A shop with an hour of history: busy queues, dead-letter messages with several errors, workers that are running.
 
-The past is made by a broker whose clock starts an hour ago and is moved on step by step; then the clock follows the
-wall's, and real workers with a real ledger take over, against faults, so that there is something to be caught.
+The history is created with a broker whose clock starts an hour ago and is advanced step by step. Then the clock follows
+the wall clock, and real workers with a real ledger take over, on a broker with faults, so that there are duplicates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from semel.sqs import Client, Entry, Queue
 
 HOUR: Final = 3_600.0
 STEP: Final = 10.0
-# name, messages in ten seconds at its mean, maxReceiveCount (0: no dead-letter queue), retention in days
+# name, mean number of messages in ten seconds, maxReceiveCount (0: no dead-letter queue), retention in days
 QUEUES: Final = (
     ("orders", 88, 5, 4),
     ("payments.fifo", 36, 4, 4),
@@ -39,7 +39,7 @@ QUEUES: Final = (
     ("stock-updates", 40, 0, 1),
     ("webhooks-out", 24, 8, 4),
 )
-# queue, error, how many, minutes ago they began and ended to come
+# queue, error type, error text, number of messages, minutes ago when they began and ended
 TROUBLES: Final = (
     ("orders", "TimeoutError", "warehouse.internal did not answer within 30 s (request 7f3a{n:04x})", 214, 48, 3),
     ("orders", "ValidationError", "order {n}: unknown currency 'EURO'", 37, 55, 9),
@@ -53,7 +53,7 @@ TOWNS: Final = ("Lisbon", "Kraków", "Osaka", "Recife", "Tromsø", "Antwerp", "C
 
 
 class _AnHourAgo:
-    """Stands in for the module `time` while the broker's clock is made."""
+    """Replaces the module `time` while the broker's clock is created."""
 
     @staticmethod
     def time_ns() -> int:
@@ -121,7 +121,7 @@ def _queues(client: Client) -> None:
 
 
 def _past(shop: Shop) -> None:
-    """An hour of trade: it comes in waves, and the workers of orders were slow for a while."""
+    """An hour of trade. It comes in waves, and the workers of two queues are slow for a while."""
     chance, n = random.Random(7), 10_000
     queues = {name: shop.client.queue(name) for name, *_ in QUEUES}
     messages = _dead_letter_messages(chance)
@@ -165,7 +165,7 @@ def _work(queue: Queue, most: int) -> None:
 
 
 def _dead_letter_messages(chance: random.Random) -> list[tuple[float, str, Entry]]:
-    """(minutes ago, queue, message), the earliest first."""
+    """(minutes ago, queue, message), oldest first."""
     messages = []
     numbers = iter(chance.sample(range(1_000, 9_999), sum(trouble[3] for trouble in TROUBLES)))
     for name, reason, error, count, began, ended in TROUBLES:
@@ -190,7 +190,7 @@ def _dead_letter_messages(chance: random.Random) -> list[tuple[float, str, Entry
 
 @contextmanager
 def _keeping_time(broker: EmbeddedBroker) -> Iterator[None]:
-    """The broker's clock goes with the wall's from now on."""
+    """From now on, the broker's clock follows the wall clock."""
     over = threading.Event()
 
     def follow() -> None:
@@ -216,7 +216,7 @@ def send_one_that_is_stuck(shop: Shop) -> None:
 
 @contextmanager
 def worker(shop: Shop) -> Iterator[subprocess.Popen[bytes]]:
-    """`semel run` with the app of the warehouse, in a process of its own."""
+    """`semel run` with the warehouse's app, in its own process."""
     command = [sys.executable, "-m", "semel.cli", "run", "warehouse:app", "--endpoint-url", shop.broker.url]
     command += ["--health", "127.0.0.1:0", "--attempt-log", shop.log, "--log-level", "error"]
     places = {"SEMEL_LEDGER": shop.ledger, "SEMEL_STATE": str(shop.state)}
@@ -231,7 +231,7 @@ def worker(shop: Shop) -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Trade:
-    """Customers who go on ordering, some of them twice, on a thread of its own."""
+    """Customers who keep ordering, sometimes twice, in a thread."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -254,5 +254,5 @@ class Trade:
                 bodies = [order(n + place, chance) for place in range(round(mean / 40 * chance.uniform(0.6, 1.4)))]
                 n += len(bodies)
                 if name == "orders" and bodies and chance.random() < 0.12:
-                    bodies.append(bodies[-1])  # the same order once more, as another message
+                    bodies.append(bodies[-1])  # the same order again, as another message
                 _send(queues[name], bodies)

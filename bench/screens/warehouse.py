@@ -1,4 +1,4 @@
-"""The app of the shop's workers: mostly quick, at times slow, and for some orders without luck."""
+"""The app of the shop's workers: mostly fast, sometimes slow, and for some orders it fails."""
 
 from __future__ import annotations
 

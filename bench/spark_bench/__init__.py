@@ -1,1 +1,1 @@
-"""What bench/sparks.py runs in processes of their own."""
+"""What `bench/sparks.py` and `bench/spark_start.py` run in separate processes."""

@@ -1,4 +1,4 @@
-"""The same source, segment log and all, with boto3 where Semel has its own client."""
+"""The Spark source with its segment log, but with boto3 instead of Semel's own client."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Boto3Client:
         config = Config(max_pool_connections=64)
         self._client = boto3.client("sqs", endpoint_url=endpoint, config=config)
 
-    @cache  # noqa: B019  one for the life of a worker
+    @cache  # noqa: B019  one client for the life of a worker
     def queue(self, name: str) -> Boto3Queue:
         return Boto3Queue(self._client, name)
 

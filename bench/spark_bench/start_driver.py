@@ -1,7 +1,7 @@
 """`semel pipeline run`, with the time of each phase of its start: `python -m spark_bench.start_driver FILE ARGUMENTS`.
 
-The moments are written to FILE as they pass, in seconds since 1970. They are taken at PySpark's own functions, so that
-nothing in Semel is there for the sake of this.
+The time of each phase is written to FILE when it is reached, in seconds since 1970. PySpark's functions are wrapped to
+measure it, so that Semel needs no code for this benchmark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _main(file: IO[str]) -> int:
 
 
 def _watch(passed: Callable[[str], None]) -> None:
-    """Called when PySpark is imported anyway."""
+    """Call this only when PySpark is imported anyway."""
     from pyspark import context
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter

@@ -1,7 +1,7 @@
-"""One measurement in a Spark of its own: `python -m spark_bench.worker OPTIONS`. Prints its result as JSON.
+"""One measurement in its own Spark: `python -m spark_bench.worker OPTIONS`. Prints its result as JSON.
 
-Every work ends with a list of batches: when each was in, with how many rows, and the CPU that this process, Spark and
-all workers had used by then. The first batches warm Spark up and do not count.
+Every work returns a list of batches: when each was finished, with how many rows, and the CPU that this process, Spark
+and all workers had used by then. The first batches warm Spark up and do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semel.sqs import Client, Entry
 
 
 class Sampler:
-    """CPU seconds of this process and its children, as a line over time."""
+    """CPU seconds of this process and its children, sampled over time."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, float]] = []
@@ -50,7 +50,7 @@ def main() -> None:
         batch["cpu"] = sampler.at(batch["at"])
     sampler.close()
     print(json.dumps(result), flush=True)
-    os._exit(0)  # Spark's own shutdown is not what is measured
+    os._exit(0)  # skips Spark's shutdown, which is not measured
 
 
 def source(settings: dict[str, Any], spark: Any) -> Any:
@@ -74,7 +74,7 @@ def source(settings: dict[str, Any], spark: Any) -> Any:
 
 
 def noop(settings: dict[str, Any]) -> dict[str, Any]:
-    """The source alone."""
+    """The source alone, without a sink."""
     from semel.spark.spark_session import session
 
     spark = session("bench", master="local[2]", **{"spark.sql.streaming.numRecentProgressUpdates": 10_000})
@@ -96,7 +96,7 @@ def ended(progress: Any) -> dict[str, Any]:
 
 
 def pipeline(settings: dict[str, Any]) -> dict[str, Any]:
-    """A pipeline from its file, as `semel pipeline run --exit-when-empty` runs it."""
+    """A pipeline from its file, as with `semel pipeline run --exit-when-empty`."""
     with observed() as batches:
         if "files" in settings:
             read_files_instead(settings)
@@ -117,7 +117,7 @@ def run(settings: dict[str, Any], **how: Any) -> None:
 
 @contextlib.contextmanager
 def observed() -> Iterator[list[dict[str, Any]]]:
-    """When each batch was in the table."""
+    """Records when each batch was in the table."""
     from semel.spark.pipeline.streaming_query import PipelineQuery
 
     batches: list[dict[str, Any]] = []
@@ -132,7 +132,7 @@ def observed() -> Iterator[list[dict[str, Any]]]:
 
 
 def read_files_instead(settings: dict[str, Any]) -> None:
-    """The ceiling: the same rows from Parquet files, by Spark's own source; everything after it is the same."""
+    """The ceiling: the same rows from Parquet files, by Spark's own source. Everything after the source is the same."""
     from semel.spark.source import column_types as sqs
 
     files = settings["files"]
@@ -159,7 +159,7 @@ def read_files_instead(settings: dict[str, Any]) -> None:
 
 
 def latency(settings: dict[str, Any]) -> dict[str, Any]:
-    """From send to row: a pipeline that runs all the time, and a producer that sends a few at a time."""
+    """Latency from send to row: a pipeline runs all the time, and a producer sends a few messages at a time."""
     from semel.spark.pipeline.stop_request import Stop
 
     stop = Stop()
@@ -173,7 +173,7 @@ def latency(settings: dict[str, Any]) -> dict[str, Any]:
 def produce(settings: dict[str, Any], batches: list[dict[str, Any]], stop: Any) -> None:
     queue = Client(settings["endpoint"]).queue(settings["queue"])
     queue.send(body(0))
-    while not batches or not any(batch["rows"] for batch in batches):  # Spark is warm then
+    while not batches or not any(batch["rows"] for batch in batches):  # by then Spark is warm
         time.sleep(0.1)
     began = time.monotonic()
     number = 1
@@ -208,7 +208,7 @@ def latencies(settings: dict[str, Any], batches: list[dict[str, Any]]) -> list[f
 
 
 def state(settings: dict[str, Any]) -> dict[str, Any]:
-    """Keys that are known already: `once` over the queue and over files that bring so many keys before."""
+    """The cost of known keys: `once` over the queue and over files, which first fill the state with many keys."""
     from pyspark.sql import functions as f
 
     from semel.spark import once
@@ -248,7 +248,7 @@ def state(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def await_quiet() -> None:
-    """Until what the state store still does with the keys it was given, behind our back, is done."""
+    """Wait until the state store has finished its background work on the keys."""
     quiet = 0
     while quiet < 3:
         before = machine.cpu_seconds(os.getpid())
@@ -277,7 +277,7 @@ def known_keys(spark: Any, folder: Path, first: int, count: int) -> None:
 
 
 def fill(settings: dict[str, Any], phase: int) -> float:
-    """Sends; returns the CPU seconds that it took here, as they are not the pipeline's."""
+    """Send messages; returns the CPU seconds of the sending, which are not part of the pipeline's."""
     began = time.thread_time()
     queue = Client(settings["endpoint"]).queue(settings["queue"])
     for start in range(0, settings["amount"], 1_000):

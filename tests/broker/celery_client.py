@@ -1,6 +1,6 @@
-"""What kombu and Celery do with a broker: a program that runs on them, and the app that its Celery worker loads.
+"""A program that uses a broker through kombu and Celery, and the app that its Celery worker loads.
 
-`python celery_client.py URL SCENARIO` ends with 0 if all is as it should be.
+`python celery_client.py URL SCENARIO` exits with 0 if the scenario succeeds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def connection(url: str) -> Any:
 
 
 def kombu_simple_queue(url: str) -> None:
-    """kombu makes the queue itself, counts it, empties it."""
+    """kombu creates the queue, counts its messages, and empties it."""
     with connection(url) as connected, connected.SimpleQueue("kombu-simple") as queue:
         for number in range(3):
             queue.put({"number": number, "text": "größer & <kleiner>"})
@@ -54,7 +54,7 @@ def kombu_simple_queue(url: str) -> None:
 
 
 def kombu_requeue(url: str) -> None:
-    """What a consumer puts back comes again; what it acknowledges or rejects for good does not."""
+    """A message that a consumer requeues comes again; one that it acknowledges or rejects does not."""
     deliveries: Counter[str] = Counter()
 
     def handle(body: str, message: Any) -> None:
@@ -91,7 +91,7 @@ def kombu_fifo(url: str) -> None:
         assert received == list(range(5)), received
 
 
-# Celery. The worker is a process of its own, as `celery worker` starts it, and writes what it does into a file.
+# Celery. The worker is a separate process, as `celery worker` starts it, and writes what it does to a file.
 
 app = Celery("semel", broker=broker_url(os.environ.get("SEMEL_URL", "http://127.0.0.1")))
 app.conf.update(
@@ -140,7 +140,7 @@ def celery_retries_and_delays(url: str) -> None:
 
 
 def worked(url: str, queue: str, send: Callable[[], None], expected: int) -> list[str]:
-    """All that a worker has recorded by the time it has ended, which it is asked to after so many lines."""
+    """Run a worker and stop it when it has recorded `expected` lines; returns all lines that it recorded."""
     app.conf.update(broker_url=broker_url(url), task_default_queue=queue)
     with tempfile.TemporaryDirectory() as folder:
         lines, log = Path(folder) / "lines", Path(folder) / "log"

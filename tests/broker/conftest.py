@@ -1,4 +1,4 @@
-"""`serve`: brokers as processes of their own."""
+"""`serve`: starts brokers in separate processes."""
 
 from __future__ import annotations
 

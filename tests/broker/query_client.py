@@ -1,6 +1,6 @@
-"""What an older boto3, which speaks the Query protocol, does with a broker: a program that runs on that boto3.
+"""A program that uses a broker through an older boto3, which speaks the Query protocol.
 
-`python query_client.py URL SCENARIO` ends with 0 if all is as it should be.
+`python query_client.py URL SCENARIO` exits with 0 if the scenario succeeds.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def redrive(sqs: Any) -> None:
 
 
 def presigned_urls(sqs: Any) -> None:
-    """A URL that any program can fetch; only this protocol can be put into one."""
+    """A URL that any program can fetch. Only the Query protocol allows presigned URLs."""
     url = sqs.create_queue(QueueName="query-presigned")["QueueUrl"]
     for operation, parameters, answer in (
         ("send_message", {"MessageBody": "a b&c"}, b"<MessageId>"),

@@ -1,4 +1,4 @@
-"""`semel serve` as a process, and the bare HTTP that its tests speak to it."""
+"""`semel serve` as a process, and the raw HTTP that its tests send to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 ACCOUNT: Final = "000000000000"
 SEMEL: Final = str(Path(sys.executable).with_name("semel"))
 _WAIT: Final = 30.0
-# Runs a command with a limit on how large its files may grow: the next write then fails, as on a full disk.
+# Runs a command with a limit on the size of its files: a write beyond it fails, as on a full disk.
 _LIMITED: Final = (
     "import os, resource, sys; size = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)); "
     "os.execv(sys.argv[2], sys.argv[2:])"
@@ -24,7 +24,7 @@ _LIMITED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, and all that it said."""
+    """How a process ended, and all of its output."""
 
     code: int
     output: str
@@ -46,7 +46,7 @@ class Answer:
 
 
 class Serve:
-    """A broker process that has said that it is ready."""
+    """A broker process that has reported that it is ready."""
 
     def __init__(self, folder: Path, *options: str, file_size: int | None = None) -> None:
         self._process = _start(folder, options, file_size)
@@ -65,7 +65,7 @@ class Serve:
         self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> Ended:
-        """Signals, unless it has ended by itself, and waits for the end."""
+        """Send a signal, unless the process has already ended, and wait for the end."""
         if self._process.poll() is None:
             self._process.send_signal(number)
         return self.wait()
@@ -80,7 +80,7 @@ class Serve:
         return Ended(self._process.returncode, output, errors)
 
     def next_error(self) -> str:
-        """The next line on standard error; waits for it."""
+        """Wait for the next line on standard error."""
         assert self._process.stderr is not None
         return self._process.stderr.readline()
 
@@ -93,7 +93,7 @@ class Serve:
         return Connection(self.host.strip("[]"), self.port)
 
     def call(self, operation: str, queue: str | None = None, /, **params: Any) -> Answer:
-        """One call of SQS on a connection of its own."""
+        """One SQS call on a new connection."""
         with self.connect() as connection:
             return connection.call(operation, queue, **params)
 
@@ -132,7 +132,7 @@ class Connection:
         self.socket.sendall(data)
 
     def ask(self, operation: str, queue: str | None = None, /, **params: Any) -> None:
-        """Sends a call without waiting for its answer."""
+        """Send a call without waiting for its answer."""
         self.send(call(operation, queue, host=self.host, **params))
 
     def call(self, operation: str, queue: str | None = None, /, **params: Any) -> Answer:
@@ -140,7 +140,7 @@ class Connection:
         return self.answer()
 
     def answer(self) -> Answer:
-        """The next answer. Raises ConnectionResetError if the connection ends before it is whole."""
+        """Wait for the next answer. Raises ConnectionResetError if the connection ends before it is complete."""
         head = self._read_until(b"\r\n\r\n")
         status, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -189,7 +189,7 @@ def request(
 
 
 def call(operation: str, queue: str | None = None, /, *, host: str, **params: Any) -> bytes:
-    """A call in AWS JSON."""
+    """The bytes of a call in AWS JSON."""
     if queue is not None:
         params["QueueUrl"] = f"http://{host}/{ACCOUNT}/{queue}"
     headers = ["Content-Type: application/x-amz-json-1.0", f"X-Amz-Target: AmazonSQS.{operation}"]
@@ -197,7 +197,7 @@ def call(operation: str, queue: str | None = None, /, *, host: str, **params: An
 
 
 def run_to_end(folder: Path, *options: str, file_size: int | None = None) -> Ended:
-    """A broker that is not expected to come up."""
+    """Run a broker that is expected to end by itself."""
     process = _start(folder, options, file_size)
     try:
         output, errors = process.communicate(timeout=_WAIT)
@@ -218,5 +218,5 @@ Starter = Callable[..., Serve]
 
 
 def assert_clean(ended: Ended, number: signal.Signals = signal.SIGTERM) -> None:
-    """Exit 0, or 130 after Ctrl-C, and nothing was said after the line that it is ready."""
+    """Exit code 0, or 130 after Ctrl-C, and no output after the ready line."""
     assert (ended.code, ended.output, ended.errors) == (130 if number == signal.SIGINT else 0, "", "")

@@ -1,4 +1,4 @@
-"""Requests as botocore signs them, and what a verifier says to them."""
+"""Requests that botocore has signed, and whether a verifier accepts them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ verifier = Verifier({ALICE: SECRET}, region="us-east-1")
 
 
 def as_received(method: str, url: str, headers: Mapping[str, str | bytes], body: bytes) -> HttpRequest:
-    """What a server gets of a prepared request: the HTTP client adds Host, and some other headers of its own."""
+    """A prepared request as a server receives it: the HTTP client adds Host and some other headers."""
     sent = {name: value.encode() if isinstance(value, str) else value for name, value in headers.items()}
     parts = urlsplit(url)
     if not any(name.lower() == "host" for name in sent):
@@ -92,7 +92,7 @@ def accepted(request: HttpRequest, *, by: Verifier = verifier, late: float = 0) 
 
 
 def refused(request: HttpRequest, code: str, *, by: Verifier = verifier, now: float | None = None) -> str:
-    """The text of the refusal, which must come with `code`, be of bounded length and keep the secret."""
+    """Expect a refusal with `code`, of bounded length and without the secret; returns its text."""
     with pytest.raises(ServiceError) as caught:
         by.verify(request, signed_at(request) if now is None else now)
     assert caught.value.kind.code == code

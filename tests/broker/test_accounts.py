@@ -1,4 +1,4 @@
-"""A broker for several accounts and regions, with real boto3 clients: what each may do with the other's queues."""
+"""A broker for several accounts and regions, with real boto3 clients: what each may do with the others' queues."""
 
 from __future__ import annotations
 

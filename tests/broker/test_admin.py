@@ -1,4 +1,4 @@
-"""The admin interface over plain HTTP: peek, queues, health, the clock, the metrics, and who is let in."""
+"""The admin interface over plain HTTP: peek, queues, health, clock, metrics, and who may use it."""
 
 from __future__ import annotations
 

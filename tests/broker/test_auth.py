@@ -1,4 +1,4 @@
-"""Signature V4, signed by botocore itself and by a boto3 client; every way to tamper with a request is refused."""
+"""Signature V4: requests signed by botocore and boto3 are accepted, and every way to tamper with one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file with the credentials of the broker: who its users are."""
+"""The broker's credentials file, which defines its users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the broker's database that no broker has written: found at the start, and reported with what to do."""
+"""Rows in the broker's database that no broker writes: found at the start, and reported with advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine alone: whatever happens to messages, with a group or without one, those that are ready can be received."""
+"""The engine alone: whatever happens to messages with or without groups, those that are ready can be received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine alone: FIFO's five-minute window as it expires, and receipt handles that nobody else can make."""
+"""The engine alone: the end of FIFO's five-minute deduplication window, and receipt handles that cannot be forged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Misbehaviour on purpose, seen with a real client: each kind happens as often as promised, by seed, and is counted."""
+"""Faults, seen by a real client: each kind occurs as often as configured, depends on the seed, and is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that hangs up before its answer: its messages are given back, but not over the head of who has them now."""
+"""A client that hangs up before its answer: its messages are released, unless another receive has them by then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's memory of its metrics: what a sample holds, when it is taken, and where it ends."""
+"""The broker's history of its metrics: what a sample contains, when it is taken, and how long it is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP edge by itself: how long a client may take, and who makes room for others."""
+"""The HTTP layer alone: how long a client may take, and which connections are closed to make room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More calls, clients and bytes than the broker can serve: it refuses some, and nothing grows without bound."""
+"""More calls, clients and bytes than the broker can serve: it refuses some, and nothing grows without limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue policies by themselves: who may do what, by which statement and condition."""
+"""Queue policies alone: who may do what, by which statement and condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel serve` as a process: its one line, its signals, its exits, and what it says when it cannot go on."""
+"""`semel serve` as a process: its ready line, signals, exit codes, and its errors when it cannot continue."""
 
 from __future__ import annotations
 

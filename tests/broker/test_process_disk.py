@@ -1,4 +1,4 @@
-"""`semel serve` when the disk takes no more: it says so, loses nothing, and goes on when there is room again."""
+"""`semel serve` with a full disk: it reports this, loses nothing, and continues when there is space again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's HTTP edge, with requests written by hand: whatever a client does, the others are served and it ends."""
+"""The broker's HTTP layer with hand-written requests: whatever a client does, others are served and the broker ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel serve --credentials`: who is served and who is refused, with the signatures of real clients."""
+"""`semel serve --credentials`: who is accepted and who is refused, with the signatures of real clients."""
 
 from __future__ import annotations
 

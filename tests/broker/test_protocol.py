@@ -1,4 +1,4 @@
-"""Requests in AWS JSON are read by a compiled reader or by the exact check, and nobody can tell which one it was."""
+"""AWS JSON requests are read by a compiled reader or by the exact check, with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receive log: it stays short, and what still counts survives its trimming."""
+"""The receive log stays short, and trimming keeps the entries that still count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data folder that was written by the first version of the broker's database."""
+"""A data folder with the first version of the broker's database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web pages, which a browser lets send requests to this machine, get nothing from a broker without credentials."""
+"""Other sites' pages can make a browser send requests to this machine; a broker without credentials refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker with a queue and its dead-letter queue, and the command line at it."""
+"""A broker with a queue and its dead-letter queue, and a command line that uses it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def shell(
 
 @pytest.fixture
 def plain_sqs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker as if it were SQS: messages are read by receiving them."""
+    """Treat the broker as if it were SQS: messages are read by receiving them."""
     monkeypatch.setattr(Admin, "of", lambda _client: None)
     monkeypatch.setitem(SqsAccess.__init__.__kwdefaults__, "wait", 0)  # type: ignore[arg-type]

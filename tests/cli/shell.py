@@ -1,4 +1,4 @@
-"""The command line with its surroundings: in this process, or in one of its own on a terminal."""
+"""The command line for tests: in this process, or in a separate process on a terminal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Shell:
         return Ran(code, captured.out, captured.err)
 
     def dead_letter(self, count: int, error: str = "read timed out after {n} s", queue: str = DLQ) -> list[str]:
-        """The ids of messages as a worker dead-letters them."""
+        """Write messages to the dead-letter queue as a worker does; returns their ids."""
         entries = []
         for n in range(count):
             about = own_attributes.DeadLetterDetails(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")
@@ -69,7 +69,7 @@ class Shell:
 
 
 class Terminal:
-    """The command line in a process of its own, on a terminal that a test types at."""
+    """The command line in a separate process, on a terminal in which the test types."""
 
     def __init__(self, *arguments: str) -> None:
         self._master, slave = pty.openpty()

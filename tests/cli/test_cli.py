@@ -1,4 +1,4 @@
-"""The command `semel`: its help shows the tool at work, its errors are one line, its exit codes mean something."""
+"""The command `semel`: its help shows examples, its errors are one line, and its exit codes have a meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every command: help that fits a terminal and has an example, and exit code 2 for wrong usage."""
+"""What every command has: help that fits a terminal and has an example, and exit code 2 for wrong usage."""
 
 from __future__ import annotations
 

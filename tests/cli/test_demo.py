@@ -1,4 +1,4 @@
-"""`semel demo`: what it promises, run as a user runs it, with few orders; and its audits by themselves."""
+"""`semel demo`: what it promises, run as a user runs it, with few orders; and its audits alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel dlq redrive`, `delete` and `restore`, followed to their end, also on a terminal."""
+"""`semel dlq redrive`, `delete` and `restore`, followed until they end, also on a terminal."""
 
 from __future__ import annotations
 

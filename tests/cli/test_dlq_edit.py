@@ -1,4 +1,4 @@
-"""`semel dlq edit`: what is sent, and that nothing that was written is lost."""
+"""`semel dlq edit`: what is sent, and that no text that the user wrote is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same option, exit code and default at every entrance: commands, API, pages and terminal."""
+"""The same options, exit codes and defaults everywhere: commands, API, pages and terminal."""
 
 from __future__ import annotations
 

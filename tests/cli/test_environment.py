@@ -1,4 +1,4 @@
-"""Options from environment variables: one rule for their names, and a flag wins."""
+"""Options from environment variables: one rule for their names, and a command line option takes precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first Ctrl-C ends a command: without a traceback, and with every process that it started."""
+"""The first Ctrl-C ends a command and every process that it started, without a traceback."""
 
 from __future__ import annotations
 

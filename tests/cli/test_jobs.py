@@ -1,4 +1,4 @@
-"""`semel jobs`: jobs of any process that shares the state folder, and how long they are waited for."""
+"""`semel jobs`: jobs of any process that shares the state folder, and how long to wait for them."""
 
 from __future__ import annotations
 

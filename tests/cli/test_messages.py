@@ -1,4 +1,4 @@
-"""`semel messages` and `semel send`: what is sent, what is shown, and what that costs."""
+"""`semel messages` and `semel send`: what is sent, what is shown, and which calls that costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel queues`: the same on Semel's broker and on plain SQS, whose calls are all that it uses."""
+"""`semel queues`: it works the same on Semel's broker and on plain SQS, and uses only SQS's calls."""
 
 from __future__ import annotations
 

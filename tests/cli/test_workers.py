@@ -1,4 +1,4 @@
-"""Workers in processes of their own, controlled while they work: one, and several behind one address."""
+"""Workers in separate processes, controlled while they run: a single one, and several behind one address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Back-off: pure rules."""
+"""Back-off: rules without I/O."""
 
 from __future__ import annotations
 

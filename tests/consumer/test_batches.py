@@ -1,4 +1,4 @@
-"""Batch handlers: one call for many messages, an outcome for each."""
+"""Batch handlers: one call for many messages, with an outcome for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The circuit breaker: when it opens, who may probe, and what a late answer may not do. Time is a number here."""
+"""The circuit breaker: when it opens, who may probe, and what a late answer must not do. Time is only a number here."""
 
 from __future__ import annotations
 

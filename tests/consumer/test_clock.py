@@ -1,4 +1,4 @@
-"""Leases are measured by a clock that goes on while the machine is suspended."""
+"""Leases are measured with a clock that continues while the machine is suspended."""
 
 from __future__ import annotations
 

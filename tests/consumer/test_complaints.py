@@ -1,5 +1,5 @@
-"""What users of other consumers complained about: docs/explanation/complaints.md names a test for each; here are those
-that are nobody else's, and the check that this page and docs/explanation/guarantees.md name tests that exist."""
+"""Complaints about other consumers: docs/explanation/complaints.md names a test for each. This file has those that fit
+nowhere else, and checks that this page and docs/explanation/guarantees.md name tests that exist."""
 
 from __future__ import annotations
 

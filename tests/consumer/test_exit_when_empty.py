@@ -1,4 +1,4 @@
-"""A run with exit_when_empty ends when nothing is left to do, or says what is."""
+"""A run with exit_when_empty ends when nothing is left to do; otherwise it reports what is left."""
 
 from __future__ import annotations
 

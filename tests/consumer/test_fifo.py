@@ -1,4 +1,4 @@
-"""FIFO: the order of a group holds through failures, deaths and second deliveries; no group feels another's trouble."""
+"""FIFO: the order of a group survives failures, crashes and second deliveries; groups do not affect each other."""
 
 from __future__ import annotations
 

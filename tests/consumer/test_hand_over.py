@@ -1,4 +1,4 @@
-"""Admission and inboxes: what the threads of a queue wait for. Nothing is lost, nobody sleeps beside work."""
+"""Admission and inboxes: what threads of a queue wait for. Nothing is lost, and no thread sleeps if there is work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heartbeat, driven by hand: what it keeps, what it loses, and what it never does too late."""
+"""The heartbeat, run step by step: what it extends, what it loses, and what it never does too late."""
 
 from __future__ import annotations
 

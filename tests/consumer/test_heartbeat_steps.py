@@ -1,4 +1,4 @@
-"""Holding on to a message while its handler works, and letting go of it: the heartbeat, step by step."""
+"""The heartbeat, step by step: it extends a message while its handler runs, and stops before the message returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of one message: the table, spelled out a second time, and the rules that no sequence of events breaks."""
+"""The lifecycle of a message: the table, written out a second time, and rules that no sequence of events breaks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Handlers that do something odd: what they return, what they raise, and what they ask for. None of it loses a message,
-ends a thread or stops the app."""
+"""Handlers with odd return values, exceptions and parameters. None of them loses a message, ends a thread or stops the
+app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that say something odd, on the threads of a running app; tests/proof/test_odd_messages.py makes them up."""
+"""Odd messages on the threads of a running app. tests/proof/test_odd_messages.py generates more of them."""
 
 from __future__ import annotations
 

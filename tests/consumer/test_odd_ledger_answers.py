@@ -1,4 +1,4 @@
-"""A ledger that refuses one message, or does not answer: the others go on, and nothing is said or tried in a loop."""
+"""A ledger that refuses one message or does not answer: others continue, and nothing is logged or tried in a loop."""
 
 from __future__ import annotations
 

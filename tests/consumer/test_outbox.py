@@ -1,4 +1,4 @@
-"""From the outbox to SQS: in order, and what SQS refuses is seen, kept and holds up nobody else."""
+"""From the outbox to SQS, in order. A message that SQS refuses is reported and kept, and does not block others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a message: done, tried again, rejected, skipped; and what its dead letter says."""
+"""The outcomes of a message: done, retried, rejected, skipped; and the contents of its dead-letter message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked before an app receives its first message: a ledger that all workers see, and that keeps keys for as
+"""What is checked before an app receives its first message: the ledger is shared by all workers, and keeps keys for as
 long as SQS can deliver."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Worker processes that die: how soon they are restarted, and what stays of their metrics and commands."""
+"""Worker processes that die: when they are restarted, and what happens to their metrics and commands."""
 
 from __future__ import annotations
 

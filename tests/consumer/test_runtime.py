@@ -1,4 +1,4 @@
-"""The runtime on its threads, against a real broker."""
+"""The runtime with its threads, on a real broker."""
 
 from __future__ import annotations
 

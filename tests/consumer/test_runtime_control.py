@@ -1,4 +1,4 @@
-"""Controlling a runtime at work: pause, resume, concurrency and stop, in any order and at any time."""
+"""Controlling a running runtime: pause, resume, concurrency and stop, in any order and at any time."""
 
 from __future__ import annotations
 

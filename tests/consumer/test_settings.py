@@ -1,4 +1,4 @@
-"""Settings of a handler: which source counts, and what is refused."""
+"""Settings of a handler: which source takes precedence, and which values are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of stages: what each stage does with a chunk, how threads come and go, and how many messages are held."""
+"""The line of stages: what each stage does with a chunk, how threads start and end, and how many messages it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: parts of the work whose results the next attempt finds."""
+"""Steps: parts of the work whose results the next attempt reuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler that asks for `tx`: its writes, the record and what it sends are one commit."""
+"""A handler with `tx`: its writes, the record and its outgoing messages are one commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dashboard at work for tests: a broker, its queues, and the server on a port, all of them real."""
+"""A running dashboard for tests: a real broker, its queues, and the real server on a port."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass
 class Site:
-    """A dashboard that listens. `host` is what requests call it."""
+    """A running dashboard. `host` is its name in the Host header."""
 
     url: str
     services: Services
@@ -72,20 +72,20 @@ class Site:
         return self.ask("GET", f"{path}?{urlencode(query, doseq=True)}" if query else path)
 
     def api(self, path: str, **query: Any) -> Any:
-        """The content of an answer that must be there."""
+        """The content of an answer of the API, whose status must be 200."""
         answer = self.get(f"/api/v1/{path}", **query)
         assert answer.status == 200, (answer.status, answer.text)
         return answer.json()
 
     def post(self, path: str, content: Any = None, *, method: str = "POST", **headers: str) -> Answer:
-        """As JSON, the way a script does it."""
+        """Send JSON, as a script does."""
         request_headers = {"content-type": "application/json"} | {
             key.replace("_", "-"): value for key, value in headers.items()
         }
         return self.ask(method, path, json.dumps(content).encode(), request_headers)
 
     def form(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
-        """As a browser sends it from our own page."""
+        """Send a form, as a browser does from a page of the dashboard."""
         request_headers = {
             "content-type": "application/x-www-form-urlencoded",
             "origin": self.url,
@@ -98,8 +98,8 @@ class Site:
 def serving(
     settings: Settings, *, open_access: bool = True, limits: Limits = DEFAULT, **dependencies: Any
 ) -> Iterator[Site]:
-    """No token is needed unless the settings have one; without `open_access` the dashboard makes one.
-    `dependencies` go to `build`: a client, a ledger, a clock."""
+    """Run a dashboard. A token is needed only if the settings have one; without `open_access` the dashboard makes one.
+    `dependencies` are passed to `build`: a client, a ledger, a clock."""
     listener = listen(settings.host, settings.port)
     port = listener.getsockname()[1]
     try:
@@ -133,7 +133,7 @@ class Shop:
         return Settings(**{"endpoint_url": self.broker.url, "port": 0, "state": self.state, **more})
 
     def dead_letter(self, count: int, error: str = "Timeout: no answer", *, start: int = 0, **body: Any) -> list[str]:
-        """Dead letters as the consumer writes them; returns their ids."""
+        """Write dead-letter messages as the consumer does; returns their ids."""
         ids = []
         for number in range(start, start + count):
             message = own_attributes.DeadLetterDetails(

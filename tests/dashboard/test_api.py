@@ -1,4 +1,4 @@
-"""The JSON API: everything that the pages do, for scripts; and its own description."""
+"""The JSON API: everything that the pages do, for scripts; and the description of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor behind the pages: what it says of attempt logs, on its own page and on the Once page, and when it runs."""
+"""The doctor on the dashboard: its results for attempt logs, on its own page and on the Once page, and when it runs."""
 
 from __future__ import annotations
 

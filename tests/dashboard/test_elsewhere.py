@@ -1,4 +1,4 @@
-"""Endpoints that are not Semel's broker, here moto's: reading is receiving, so it is done only on request."""
+"""Endpoints other than Semel's broker, here moto's: reading means receiving, so it is done only on request."""
 
 from __future__ import annotations
 

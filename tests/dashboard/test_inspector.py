@@ -1,4 +1,4 @@
-"""The inspector against a real broker, a real ledger and real workers: queues, messages and deliveries."""
+"""The inspector with a real broker, a real ledger and real workers: queues, messages and deliveries."""
 
 from __future__ import annotations
 

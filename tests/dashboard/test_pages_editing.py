@@ -1,4 +1,4 @@
-"""Bodies in forms: what nobody edited is sent as it was, and text that could not be sent is not lost."""
+"""Message bodies in forms: an unedited body is sent unchanged, and text that could not be sent is not lost."""
 
 from __future__ import annotations
 

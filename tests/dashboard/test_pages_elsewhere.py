@@ -1,4 +1,4 @@
-"""The pages over an endpoint that is not Semel's broker, here moto's: messages are received only on request."""
+"""The pages with an endpoint other than Semel's broker, here moto's: messages are received only on request."""
 
 from __future__ import annotations
 

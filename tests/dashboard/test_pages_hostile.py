@@ -1,4 +1,4 @@
-"""Whatever stands in a message, a key or an error: pages show it as text, and nothing in it acts."""
+"""Whatever a message, a key or an error contains, pages show it as text, and none of it is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page says of an action is what came of it, and no link can make it say anything else."""
+"""The notice about an action shows its real result, and no link can change what it says."""
 
 from __future__ import annotations
 

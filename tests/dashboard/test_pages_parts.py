@@ -1,4 +1,4 @@
-"""The parts of pages by themselves: charts that stay within their frame, the order of rows, sentences for states."""
+"""Parts of pages alone: charts that stay within their frame, the order of rows, sentences for states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator at work, in a real browser: a real broker, a real worker with a ledger, the dashboard as it is served."""
+"""An operator at work in a real browser, with a real broker, a real worker with a ledger, and the real dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms that act on dead letters: what they say they will touch, and that they touch nothing else."""
+"""Forms that act on dead-letter messages: they show what they will affect, and affect nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to use the pages: keys, phone, dark, a screen reader, without a script, with a token, or read only."""
+"""Every way to use the pages: keyboard, phone, dark, screen reader, without scripts, with a token, read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background searches: shown while they run, continued, repeated, stopped, and bounded in threads and memory."""
+"""Background searches: shown while they run, continued, repeated, stopped, and limited in threads and memory."""
 
 from __future__ import annotations
 

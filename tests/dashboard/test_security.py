@@ -1,4 +1,4 @@
-"""Who may see and do what: over real HTTP, as browsers and as scripts send it."""
+"""Who may see and do what: over real HTTP, with requests as browsers and scripts send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel top` as an operator uses it: keys in, screen out; broker, worker and service are real."""
+"""`semel top` as an operator uses it: keys in, screen out. Broker, worker and service are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token that a dashboard makes for itself, and how commands of the same user find it."""
+"""The token that a dashboard generates for itself, and how commands of the same user find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters of the queue `orders`, and the service that acts on them."""
+"""Dead-letter messages of the queue `orders`, and the service that acts on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def service(place: Place, tmp_path: Path) -> DeadLetterService:
 
 @pytest.fixture(params=["broker", "sqs"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same endpoint, known as ours or not."""
+    """The same endpoint, recognised as Semel's broker or treated as any SQS."""
     kind: str = request.param
     if kind == "sqs":
         monkeypatch.setattr(Admin, "of", lambda _client: None)

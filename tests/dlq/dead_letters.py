@@ -1,4 +1,4 @@
-"""Dead letters for tests."""
+"""Dead-letter messages for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = 1_800_000_000.0
 
 
 def message(**known: Any) -> DeadLetterMessage:
-    """One that Semel dead-lettered an hour ago, with what a test sets."""
+    """A message that Semel dead-lettered an hour ago, with the fields that a test sets."""
     body: str = known.get(
         "body", '{"order": {"id": "o-17", "total": 120.5, "paid": false, "note": null}, "lines": [1]}'
     )
@@ -46,14 +46,14 @@ def ended(job: Job) -> Job:
 
 
 def audited(service: DeadLetterService) -> list[tuple[str, str, int | None]]:
-    """Oldest first."""
+    """The entries of the audit log, oldest first."""
     return [(entry.action, entry.outcome, entry.count) for entry in reversed(service.audit_entries())]
 
 
 def dead_letter(
     place: Place, count: int, queue: str = DLQ, error: str = "read timed out after {n} s", **options: Any
 ) -> None:
-    """Dead-letter messages as a worker writes them."""
+    """Write messages to the dead-letter queue as a worker does."""
     entries = []
     for n in range(count):
         about = own_attributes.DeadLetterDetails(f"o-{n}", "TimeoutError", error.format(n=n), 3, f"m-{n}", "orders")

@@ -1,4 +1,4 @@
-"""Redrives in tests: on Semel's broker as it is, and as if the endpoint were one that has no admin interface."""
+"""Redrives in tests: on Semel's broker, and as if the endpoint had no admin interface."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Site:
     # Filling.
 
     def dead_letter(self, *names: str, error: str = "no such country", **options: Any) -> None:
-        """As Semel does it: received, rejected, and copied to the dead-letter queue."""
+        """Send messages and dead-letter them as Semel does: receive, reject, copy to the dead-letter queue."""
         for name in names:
             self.send(name, **options)
         app = App()
@@ -47,13 +47,13 @@ class Site:
         self.place.worker(app).drain()
 
     def send(self, name: str, **options: Any) -> str:
-        """The first character of its name is a message's FIFO group."""
+        """On FIFO queues, the first character of the name is the group."""
         if self.fifo:
             options = {"group": name[0], "dedup": name[:100]} | options
         return self.place.send({"name": name}, self.queue, **options)
 
     def moved(self, *names: str, **options: Any) -> list[str]:
-        """Messages that SQS moved by itself, since nobody deleted them; returns their ids."""
+        """Send messages and let SQS itself move them to the dead-letter queue, undeleted; returns their ids."""
         ids = [self.send(name, **options) for name in names]
         queue = self.place.client.queue(self.queue)
         while not self.place.is_empty(self.queue):
@@ -71,7 +71,7 @@ class Site:
         return self.names(self.dead, state)
 
     def attributes(self, queue: str | None = None) -> list[dict[str, str]]:
-        """Of each message: its attributes as plain texts."""
+        """The attributes of each message, as plain strings."""
         return [
             {name: value.get("StringValue", "?") for name, value in message.get("MessageAttributes", {}).items()}
             for message in self.place.messages(queue or self.queue)
@@ -80,7 +80,7 @@ class Site:
     # Redriving.
 
     def redriver(self, **options: Any) -> Redriver:
-        self.place.clock.advance(1)  # what is sent in the very moment of the start is not touched
+        self.place.clock.advance(1)  # messages that were sent at the moment of the start are not redriven
         tools: dict[str, Any] = {name: options.pop(name) for name in _TOOLS if name in options}
         everything = not ({"where", "ids", "all"} & options.keys())
         wanted: dict[str, Any] = {"queue": self.dead, "all": everything, "canary": 0} | options
@@ -95,7 +95,7 @@ class Site:
         return job.run(self.redriver(**options).run)
 
     def processed(self, key: Any = "$.name", **options: Any) -> list[str]:
-        """What a worker does with all that is in the queue."""
+        """Let a worker process the queue; returns the names in the order of their effects."""
         done: list[str] = []
         app = App()
 
@@ -121,7 +121,7 @@ def site(mode: str = BROKER, *, fifo: bool = False) -> Iterator[Site]:
 
 
 def at(point: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Something that happens when this crash point is passed for the first time."""
+    """Call `act` when this crash point is passed for the first time."""
     left = [act]
 
     def crash(passed: str) -> None:

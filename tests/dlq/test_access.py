@@ -1,4 +1,4 @@
-"""Reading and claiming: peeking at the broker is free; receiving from SQS releases everything and says what it cost."""
+"""Reading and claiming: peeking at the broker is free; receiving from SQS releases everything and reports its cost."""
 
 from __future__ import annotations
 

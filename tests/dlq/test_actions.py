@@ -1,4 +1,4 @@
-"""What the service does: export, delete, restore, resend. Each is in the audit log; none loses a message."""
+"""The actions of the service: export, delete, restore, resend. Each is in the audit log, and none loses a message."""
 
 from __future__ import annotations
 

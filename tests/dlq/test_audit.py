@@ -1,4 +1,4 @@
-"""The audit log: an action is in it before it begins and when it has ended, and what cannot be logged is not done."""
+"""The audit log has an action before it begins and after it has ended. An action that cannot be logged is not done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A canary goes first: the rest follows only if it lived, and what comes back later ends the redrive by itself."""
+"""The canary: the rest follows only if it succeeds, and messages that come back later stop the redrive, too."""
 
 from __future__ import annotations
 

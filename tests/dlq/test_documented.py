@@ -1,5 +1,4 @@
-"""docs/how-to/dead-letters.md says what there is: every field and every command. Its examples
-are executed as a page."""
+"""docs/how-to/dead-letters.md names every field and every command. Its examples are executed with the other pages."""
 
 from __future__ import annotations
 

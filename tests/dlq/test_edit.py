@@ -1,4 +1,4 @@
-"""An edited copy of a dead letter: it goes to work in the place of the message, or the message stays."""
+"""An edited copy of a dead-letter message: either it is sent in place of the message, or the message stays."""
 
 from __future__ import annotations
 

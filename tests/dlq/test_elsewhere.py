@@ -1,4 +1,4 @@
-"""The service at an SQS that is not ours, moto's server: read by receiving, and everything released."""
+"""The service with an SQS other than Semel's, moto's server: it reads by receiving, and releases everything."""
 
 from __future__ import annotations
 

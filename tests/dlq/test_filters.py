@@ -1,4 +1,4 @@
-"""The filter language: what its conditions mean, its errors, and that no message can make it fail."""
+"""The filter language: what its conditions mean, its errors, and that no message makes it fail."""
 
 from __future__ import annotations
 

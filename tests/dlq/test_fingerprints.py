@@ -1,4 +1,4 @@
-"""One error, one fingerprint: the dead letters' groups are the doctor's groups."""
+"""One error, one fingerprint: the error groups of dead-letter messages are those of the doctor."""
 
 from __future__ import annotations
 

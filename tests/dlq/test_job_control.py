@@ -1,4 +1,4 @@
-"""A job that runs in another process: paused, resumed and cancelled from there, or a plain word that it cannot be."""
+"""A job in another process is paused, resumed and cancelled from here, or the answer says plainly that it cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: followed while they run, stopped only at checkpoints, and recorded for other processes."""
+"""Jobs: followed while they run, stopped only at their checkpoints, and recorded for other processes."""
 
 from __future__ import annotations
 

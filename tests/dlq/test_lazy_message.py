@@ -1,4 +1,4 @@
-"""A lazy message answers as the whole message does."""
+"""A lazy message gives the same answers as the complete message."""
 
 from __future__ import annotations
 

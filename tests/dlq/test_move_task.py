@@ -1,4 +1,4 @@
-"""Redrive by the service's own move task: only if it is asked for, and only of messages that carry their keys."""
+"""Redrive with a move task of SQS: only on request, and only for messages that carry their keys."""
 
 from __future__ import annotations
 

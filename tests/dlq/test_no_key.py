@@ -1,4 +1,4 @@
-"""A message in which the rule finds no key has none; nor has its dead-letter message, nor what comes back from it."""
+"""A message in which the key rule finds no key has none; nor has its dead-letter message, nor the redriven copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redrive: what goes back, what stays, and that each is done once; on the broker, and where only SQS's calls are."""
+"""Redrive: what is sent back, what stays, and that each is done once; on the broker, and with only SQS's calls."""
 
 from __future__ import annotations
 

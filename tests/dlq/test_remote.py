@@ -1,4 +1,4 @@
-"""The dead-letter service through a dashboard: the same methods, the same values, and errors that say what to do."""
+"""The dead-letter service through a dashboard: the same methods, the same values, and errors that give advice."""
 
 from __future__ import annotations
 

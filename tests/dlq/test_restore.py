@@ -1,4 +1,4 @@
-"""Restoring: in the order of each group, and by one run at a time."""
+"""Restore: in the order of each group, and only one run at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alarms: when they are raised, and that each place gets each of them, whatever fails in between."""
+"""Alarms: when they are raised, and that each target gets every one of them, whatever fails in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages found with the broker's help, by a word of their error, are those that are found without."""
+"""Searching for a word of an error finds the same messages with and without help from the broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The block `generated: api` of docs/reference/api.md, made from the names in `__all__`, their signatures and
 docstrings: `python tests/docs/api_reference.py` writes it into the page.
 
-Code in docstrings becomes `text` blocks: a page executes all others, and docstrings are tested where they are.
+Code in docstrings becomes `text` blocks, because all other blocks of a page are executed; docstrings have their own
+test.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 BEGIN: Final = "<!-- generated: api -->"
 END: Final = "<!-- end of generated: api -->"
 MODULES: Final = ("semel", "semel.ledger", "semel.sqs", "semel.testing", "semel.broker")
-# What is public in Python, but meant for other packages of Semel.
+# Names that are public in Python, but only for other packages of Semel.
 INTERNAL: Final = {
     "App": "announce client configured_ledger connect_to driven_by ledger ledger_name log_to prepare profile "
     "queue_setups start tools use_ledger",
@@ -40,12 +41,12 @@ def block() -> str:
 
 
 def in_page(text: str) -> str:
-    """What the page has between the markers."""
+    """The text between the markers in the page."""
     return text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Names that need an extra are public too, though not in `__all__`. A ledger is a contract, wherever it is kept."""
+    """Names that need an extra are public too, but not in `__all__`. Without `__all__`: the names of the contract."""
     if not hasattr(module, "__all__"):
         return public_names(_contract(module))
     names = {*module.__all__, *getattr(module, "_EXTRAS", ())}
@@ -110,7 +111,7 @@ def _described(name: str, value: object, public: set[type]) -> Iterator[str]:
 
 
 def _members(kind: type, public: set[type]) -> Iterator[str]:
-    """Properties as a list, then methods, each under its own heading; without what a public base has already."""
+    """Properties as a list, then methods, each under its own heading; without members of public base classes."""
     hidden = INTERNAL.get(kind.__name__, "").split()
     inherited = {name for base in kind.__mro__[1:] if base in public for name in dir(base)}
     members: dict[str, Any] = {}
@@ -135,7 +136,7 @@ def _members(kind: type, public: set[type]) -> Iterator[str]:
 
 
 def _is_member(name: str, value: object) -> bool:
-    """A function that is only an attribute's first value, such as a clock, is none."""
+    """A function that is only the default value of an attribute, such as a clock, is not a member."""
     if inspect.isfunction(value):
         return not name.startswith("_") and value.__name__ == name
     return not name.startswith("_") and isinstance(value, (property, classmethod, staticmethod))
@@ -146,13 +147,13 @@ def _raw_doc(value: Any) -> str:
 
 
 def _own_doc(kind: type) -> str:
-    """Without the texts that dataclasses and named tuples make up."""
+    """The docstring, without those that dataclasses and named tuples generate."""
     doc = inspect.cleandoc(kind.__dict__.get("__doc__") or "")
     return "" if doc.startswith(f"{kind.__name__}(") else doc
 
 
 def _has_signature(kind: type) -> bool:
-    """Whether it can be made by a call, and says how: no plain exception, enumeration or abstract class."""
+    """Whether users call its constructor: not for plain exceptions, enumerations and abstract classes."""
     own = any("__init__" in vars(base) or "__new__" in vars(base) for base in kind.__mro__ if _is_ours(base))
     made = own or hasattr(kind, "__struct_fields__")
     return made and not issubclass(kind, enum.Enum) and not inspect.isabstract(kind)
@@ -198,7 +199,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _default(value: object) -> str:
-    """Without addresses in memory, so that it is the same in every process."""
+    """The default value without memory addresses, so that it is the same in every process."""
     if isinstance(value, enum.Enum):
         return str(value) if isinstance(value, str) else f"{type(value).__name__}.{value.name}"
     if inspect.isroutine(value) or isinstance(value, type):
@@ -208,7 +209,7 @@ def _default(value: object) -> str:
 
 
 def _plain(annotation: object) -> str:
-    """A type as the code writes it, without the modules that it comes from."""
+    """A type as it is written in code, without module names."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__name__
     if isinstance(annotation, ForwardRef):
@@ -244,13 +245,13 @@ def _prose(doc: str) -> Iterator[str]:
 
 
 def _continues(lines: list[str]) -> bool:
-    """Whether an indented block goes on, across empty lines too."""
+    """Whether an indented block continues, also after empty lines."""
     following = next((line for line in lines if line.strip()), "")
     return following.startswith("    ")
 
 
 def _escaped(text: str) -> str:
-    """What Markdown would take for HTML or emphasis, outside of code."""
+    """Escape what Markdown would read as HTML or emphasis outside of code."""
     parts = _CODE.split(text)
     parts[::2] = [part.replace("<", "&lt;").replace("*", r"\*") for part in parts[::2]]
     return "".join(parts)

@@ -16,7 +16,7 @@ PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN: Final = "<!-- generated: imports -->"
 END: Final = "<!-- end of generated: imports -->"
 _PACKAGE: Final = ROOT / "src" / "semel"
-_ENTRANCE: Final = "__main__"  # `python -m semel`: it is no package
+_ENTRANCE: Final = "__main__"  # `python -m semel`, which is not a package
 
 
 def block(root: Path = ROOT) -> str:
@@ -25,7 +25,7 @@ def block(root: Path = ROOT) -> str:
 
 
 def in_page(text: str) -> str:
-    """What the page has between the markers."""
+    """The text between the markers in the page."""
     return text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
 
 
@@ -65,7 +65,7 @@ def _below(name: str, layers: list[list[str]]) -> list[str]:
 
 
 def _allowed(importer: str, imported: str, contracts: list[dict[str, Any]]) -> str:
-    """The imported package as the table shows it; nothing if a contract protects it from this importer."""
+    """The imported package as the table shows it; empty if a contract protects it from this importer."""
     protected = [c for c in contracts if f"semel.{imported}" in c.get("protected_modules", ())]
     allowed = [name for contract in protected for name in contract["allowed_importers"]]
     if not protected or f"semel.{importer}" in allowed:

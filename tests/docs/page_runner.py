@@ -1,12 +1,12 @@
-"""Executes a page of the documentation, in its order, as a reader would: in an empty folder, from the built wheel, in a
-new environment with only what the page's own `pip install` brings. docs/documentation.md has the conventions.
+"""Executes the blocks of a documentation page in order, as a reader would: in an empty folder, with the built wheel, in
+a new environment that has only what the page's own `pip install` installs. docs/documentation.md has the conventions.
 
-Five things differ from a reader's shell, so that pages can be executed on any machine and several at once:
-- HOME is an empty folder, and of this machine's settings only those of uv and the network are seen;
+Five things differ from a reader's shell, so that pages run on any machine and several can run at once:
+- HOME is an empty folder, and of this machine's settings only those of uv and the network are passed on;
 - `pip` is uv, which takes seconds instead of minutes, and semel is the wheel of this source tree;
-- the ports of a page (9324, 9325, and what follows a host or --port) are replaced by free ones, wherever it names them;
-- `semel serve` and `semel dashboard` are given their default port as an option, so that it is replaced too;
-- servers that a page takes for granted (postgresql://localhost/shop) are replaced by those of the tests.
+- the ports in a page (9324, 9325, and those after a host or --port) are replaced by free ones, wherever they appear;
+- `semel serve` and `semel dashboard` get their default port as an option, so that it is replaced too;
+- servers that a page assumes (postgresql://localhost/shop) are replaced by those of the tests.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from uv import find_uv_bin
 
 UV: Final = find_uv_bin()
 PATIENCE: Final = 300.0  # seconds for a command, on a loaded machine
-START: Final = 60.0  # seconds until a command in the background says that it is ready
+START: Final = 60.0  # seconds until a command in the background must report that it is ready
 SHUTDOWN: Final = 40.0  # seconds from Ctrl-C to the end of a process
 INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ends at once, such as `semel doctor --watch`
-GRACE = 10.0  # seconds for the processes that a command started to follow it
+GRACE = 10.0  # seconds after the end of a command for the processes that it started to end, too
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 KEPT: Final = re.compile(r"UV_\w+|(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy|SSL_CERT_\w+|TMPDIR|SPARK_SUBMIT_OPTS")
 DEFAULT_PORTS: Final = {"broker": "9324", "serve": "9324", "dashboard": "9325"}
@@ -48,11 +48,11 @@ _ANY_LINES: Final = ("…", "...")
 
 
 class PageError(Exception):
-    """A page does not do what it shows."""
+    """A page does not work as it shows."""
 
 
 class PageRunner:
-    """Executes one page in a folder. What it leaves there (files, logs) is for whoever wants to know why it failed."""
+    """Executes one page in a folder. Files and logs stay there, to find out why a page failed."""
 
     def __init__(self, page: Page, folder: Path, wheel: Path, servers: Mapping[str, str] | None = None) -> None:
         text = _with_default_ports(page.text)
@@ -60,7 +60,7 @@ class PageRunner:
         shown = "|".join(map(re.escape, replaced))
         self.page = Page(page.path, re.sub(rf"(?<!\w)(?:{shown})(?!\w)", lambda match: replaced[match[0]], text))
         self.folder = folder
-        self.here = folder / "here"  # where the page's commands run, and its files are
+        self.here = folder / "here"  # the working directory of the page's commands, with its files
         self.logs = folder / "logs"
         self.wheel = wheel
         self._exports = folder / "exports.sh"
@@ -104,7 +104,7 @@ class PageRunner:
             self._code = process.code
             if problem is None and self._code and not may_fail:
                 problem = f"exit code {self._code}"
-            exactly = command.is_exit_code  # here the number is what counts
+            exactly = command.is_exit_code  # here numbers must match, too
             if problem is None and command.shown and not shows(command.shown, process.output(), exactly=exactly):
                 problem = "the output is not what the page shows:\n" + difference(command.shown, process.output())
         if problem:
@@ -112,7 +112,7 @@ class PageRunner:
 
     def _start(self, command: Command) -> _Process:
         text = re.sub(r"&\s*(?=#|$)", "", command.text) if command.in_background else command.text
-        # Each command has a shell of its own, which begins where the last one left off.
+        # Each command has its own shell, which continues with the state of the previous one.
         script = f'. {self._exports}; cd "$PWD"; (exit {self._code})\n{text}\ncode=$?; '
         script += f"export -p >{self._exports}; exit $code" if not command.in_background else "exit $code"
         terminal, end = pty.openpty()  # as a reader has it: programs write other things into files
@@ -148,7 +148,7 @@ class PageRunner:
             "TERM": "dumb",
             "NO_COLOR": "1",
             "VIRTUAL_ENV": str(environment),
-            "AWS_EC2_METADATA_DISABLED": "true",  # this machine may have a role in AWS; a page must not use it
+            "AWS_EC2_METADATA_DISABLED": "true",  # this machine may have an AWS role; a page must not use it
             "UV_CONSTRAINT": str(constraints),
             "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR") or uv("cache", "dir"),
             "UV_NO_PROGRESS": "1",
@@ -157,7 +157,7 @@ class PageRunner:
         self._exports.write_text("\n".join(quoted), encoding="utf-8")
         uv("venv", "--quiet", "--no-config", "--python", sys.executable, str(environment))
         pip = environment / "bin" / "pip"
-        # What is in uv's cache needs no network, even where the package index forbids caching.
+        # Packages in uv's cache need no network, even if the package index forbids caching.
         pip.write_text(f'#!/bin/sh\n{UV} --offline pip "$@" 2>/dev/null || exec {UV} pip "$@"\n', encoding="utf-8")
         pip.chmod(0o755)
         if "pip install" not in "".join(block.text for block in self.page.blocks if block.not_executed is None):
@@ -174,7 +174,7 @@ class _Process:
     text: str
     log: Path
     started: subprocess.Popen[bytes]
-    copier: threading.Thread  # of its output into the log
+    copier: threading.Thread  # copies the output to the log
     folder: Path
 
     @property
@@ -183,11 +183,11 @@ class _Process:
 
     def output(self) -> str:
         text = self.log.read_bytes().decode(errors="replace").replace("\r\n", "\n") if self.log.exists() else ""
-        text = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))  # a line that was written again
+        text = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))  # overwritten lines
         return text.replace(str(self.folder / "here"), ".").replace(str(self.folder), "")
 
     def finish(self, patience: float = PATIENCE) -> str | None:
-        """Waits for its end; returns what was wrong with that."""
+        """Wait for the end of the command; returns what went wrong, if anything."""
         try:
             self.started.wait(patience)
         except subprocess.TimeoutExpired:
@@ -204,7 +204,7 @@ class _Process:
         return None
 
     def wait_for(self, shown: tuple[str, ...]) -> str | None:
-        """Waits until a command in the background has printed what the page shows; returns what went wrong."""
+        """Wait until a background command has printed what the page shows; returns what went wrong, if anything."""
         deadline = time.monotonic() + START
         while not shows(shown, self.output(), so_far=True):
             if self.started.poll() is not None:
@@ -215,7 +215,7 @@ class _Process:
         return None
 
     def stop(self) -> str | None:
-        """Ctrl-C."""
+        """Press Ctrl-C and wait for the end; returns what went wrong, if anything."""
         if self.started.poll() is None:
             os.killpg(self.started.pid, signal.SIGINT)
         if problem := self.finish(SHUTDOWN):
@@ -230,7 +230,7 @@ class _Process:
         self.started.wait()
 
     def _group(self) -> list[psutil.Process]:
-        """The processes that it started and that still run."""
+        """The processes of the command that still run."""
         group = []
         for process in psutil.process_iter(["status"]):
             try:
@@ -242,8 +242,8 @@ class _Process:
 
 
 def shows(shown: tuple[str, ...], printed: str, *, so_far: bool = False, exactly: bool = False) -> bool:
-    """Is this what the page shows, numbers, ids, times and white space aside? `…` stands for anything in its line, and
-    alone for any number of lines. `so_far`: more may follow.
+    """Whether the output is what the page shows, except for numbers, ids, times and white space. `…` stands for any
+    text in a line, and on a line of its own for any number of lines. `so_far`: more output may follow.
     """
     normal = str.strip if exactly else normalised
     pattern = ""
@@ -264,7 +264,7 @@ def difference(shown: tuple[str, ...], printed: str) -> str:
 _NORMAL: Final = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\x1b\[[0-9;?]*[A-Za-z]|\a", ""),  # colours, and the bell
+        (r"\x1b\[[0-9;?]*[A-Za-z]|\a", ""),  # colours and the bell
         (r"/(?:tmp|var/folders)/[^\s'\"]+", "PATH"),
         (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "#"),
         (r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#"),
@@ -289,7 +289,7 @@ def _copy(terminal: int, log: Path) -> None:
         while True:
             try:
                 data = output.read(65536)
-            except OSError:  # Linux's way to say that nobody has the other end open
+            except OSError:  # on Linux: the other end is closed
                 return
             if not data:
                 return
@@ -303,7 +303,7 @@ def _with_default_ports(text: str) -> str:
 
 
 def _free_ports(text: str) -> dict[str, str]:
-    """Not from the range that systems hand out: another program could have one before the page's server starts."""
+    """Ports outside the ephemeral range, so that no other program gets one before the page's server starts."""
     ports = sorted({*_PORT.findall(text), *DEFAULT_PORTS.values()})
     free = (port for port in random.sample(range(10_000, 30_000), 1_000) if _is_free(port))
     return {port: str(next(free)) for port in ports}

@@ -1,5 +1,5 @@
-"""What a page of the documentation says: its blocks, its links, and what is wrong with them. docs/documentation.md has
-the conventions. Nothing is executed here; page_runner.py does that.
+"""Parses a page of the documentation: its blocks, its links, and what is wrong with them. docs/documentation.md has the
+conventions. Nothing is executed here; page_runner.py does that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 class Command:
     line: int
     text: str
-    shown: tuple[str, ...]  # what the page says it prints; nothing, if the page does not say
+    shown: tuple[str, ...]  # the output that the page shows; empty if it shows none
 
     @property
     def in_background(self) -> bool:
@@ -100,7 +100,7 @@ class Page:
 
     @cached_property
     def anchors(self) -> set[str]:
-        """As GitHub makes them from headings; and the ones that the page sets itself."""
+        """The anchors that GitHub generates from headings, and those that the page defines itself."""
         anchors = set(_ANCHOR.findall(self.text))
         count: Counter[str] = Counter()
         for token, inline in zip(self._tokens, self._tokens[1:], strict=False):
@@ -115,7 +115,7 @@ class Page:
 
     @cached_property
     def links(self) -> list[tuple[int, str]]:
-        """Where links and images lead, with their lines."""
+        """The targets of links and images, with their line numbers."""
         links = []
         for token in self._tokens:
             for child in [token, *(token.children or [])]:
@@ -127,7 +127,7 @@ class Page:
         return links
 
     def block_problems(self) -> list[str]:
-        """What would escape execution, or cannot be executed."""
+        """Blocks that would not be executed, or cannot be."""
         problems = []
         for token, after in zip(self._tokens, [*self._tokens[1:], None], strict=False):
             if token.type == "code_block":

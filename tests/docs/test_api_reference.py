@@ -1,4 +1,4 @@
-"""docs/reference/api.md is what the code says."""
+"""docs/reference/api.md matches the code."""
 
 from __future__ import annotations
 

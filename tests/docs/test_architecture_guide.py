@@ -1,5 +1,5 @@
-"""docs/explanation/architecture.md names files, classes, functions and tests that exist, and what is generated there
-is current."""
+"""docs/explanation/architecture.md names files, classes, functions and tests that exist, and its generated parts are
+current."""
 
 from __future__ import annotations
 

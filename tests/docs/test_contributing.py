@@ -1,4 +1,4 @@
-"""The pages for contributors name rules, files and names that exist."""
+"""The pages for contributors name rules, files and identifiers that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drawings of docs/explanation/failures.md are those that its script draws, and the page shows all of them."""
+"""The drawings in docs/explanation/failures.md are what its script draws, and the page shows all of them."""
 
 from __future__ import annotations
 

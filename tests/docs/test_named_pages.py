@@ -1,4 +1,4 @@
-"""A page that help, an error or a comment names exists, and docs/index.md leads to every page."""
+"""A page that is named in help, an error or a comment exists, and docs/index.md links to every page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that README.md, docs/ and the pages beside README.md show works when typed."""
+"""Everything that README.md, docs/ and the pages next to README.md show works when it is typed."""
 
 from __future__ import annotations
 

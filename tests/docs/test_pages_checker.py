@@ -1,4 +1,4 @@
-"""The check of the documentation finds what is wrong with a page. No environment is built here."""
+"""The checker of the documentation finds the mistakes of a page. No environment is built here."""
 
 from __future__ import annotations
 

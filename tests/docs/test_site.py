@@ -1,4 +1,4 @@
-"""The site of `make docs`: what is done to pages that were written for GitHub, and that it has all of them."""
+"""The site of `make docs`: how pages that were written for GitHub are changed, and that all of them are included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that list the names of something list all of them and no others."""
+"""Tables that list names list all of them and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines of the doctor, one of each for all tests."""
+"""The doctor's engines, each shared by all tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suite import slow
 
 @pytest.fixture(scope="session", params=["duckdb", *slow("spark")])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each engine in turn. Only the one that a test runs on is started."""
+    """Each engine in turn. An engine is started only if a test uses it."""
     engine: Engine = request.getfixturevalue(f"{request.param}_engine")
     return engine
 

@@ -1,4 +1,4 @@
-"""A broker behind an authorisation that refuses some operations, as IAM would."""
+"""A proxy in front of a broker that refuses some operations, as IAM would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.broker import EmbeddedBroker
 
 
 class Authorisation:
-    """`refused` holds operations, or `operation queue` for one queue only; `asked` all that came."""
+    """`refused` has operations, or `operation queue` for one queue only. `asked` has all operations in order."""
 
     def __init__(self, url: str) -> None:
         self.url = url

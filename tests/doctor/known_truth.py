@@ -1,8 +1,8 @@
-"""Logs whose truth is known: how many duplicates each queue had, and of which cause.
+"""Logs for which the number of duplicates in each queue and their causes are known.
 
-Semel's own consumer, or a plain loop, works on a real broker by the broker's clock. The rule: the truth is counted on
-the broker. A message that is still there after its delete was visible again at that moment (the delete came too late)
-or still hidden (the delete was lost).
+Semel's own consumer, or a plain loop, runs on a real broker with the broker's clock. The rule: the truth is counted on
+the broker. A message that is still there after its delete is either visible again (the delete came too late) or still
+hidden (the delete was lost).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from semel.telemetry.attempt_log import Attempt, AttemptLog
 from semel.testing.driver import Driver
 
 Causes = Counter[str]  # cause -> duplicates
-SHARE: Final = 0.1  # of the messages, where chance decides
+SHARE: Final = 0.1  # the share of messages for which something happens, where that is random
 BATCH: Final = 10
 SHORT: Final = 2  # seconds: the shorter of the two visibility timeouts
 PAUSE: Final = 0.4  # seconds from the delete to the next delivery
-# When a message is recorded and when it is deleted, in seconds after it was received with a timeout of SHORT.
+# When a message is recorded and when it is deleted, in seconds after its receive with a timeout of SHORT.
 LATE: Final = ((2.0, 2.01), (2.0, 2.05), (2.0, 2.1), (2.4, 2.5), (3.9, 4.0), (20.0, 20.1))
 RECORDED_IN_TIME: Final = ((0.1, 2.01), (1.0, 2.05), (1.7, 2.1), (1.95, 2.5), (1.0, 4.0))
 IN_TIME: Final = ((0.1, 0.11), (0.5, 1.0), (1.0, 1.5), (1.7, 1.75))
@@ -44,7 +44,7 @@ class Truth:
 
 
 def write_attempt_log(folder: Path, messages: int, seed: int = 7) -> Truth:
-    """Write the log of all scenarios into `folder`, each on a queue with so many messages; returns the truth."""
+    """Write the log of all scenarios to `folder`, each on a queue with `messages` messages; returns the truth."""
     truth = Truth()
     with ExitStack() as stack:
         place = stack.enter_context(new_place())
@@ -58,7 +58,7 @@ def write_attempt_log(folder: Path, messages: int, seed: int = 7) -> Truth:
 
 
 class WorkerLog:
-    """The attempt log as one worker writes it, under its own name."""
+    """The attempt log, with the events written under the name of one worker."""
 
     def __init__(self, log: AttemptLog, worker: str) -> None:
         self._log, self._worker = log, worker
@@ -110,7 +110,7 @@ class Testbed:
         self.place.queue(queue, dlq=f"{name}-dead{dot}{fifo}")
 
     def send(self, queue: str, times: int = 1) -> None:
-        """A message with a new key; more than once if the producer is at fault."""
+        """Send a message with a new key; `times` > 1 is a mistake of the producer."""
         self._keys += 1
         options = {"group": f"group-{self._keys}"} if queue.endswith(".fifo") else {}
         for _ in range(times):
@@ -123,7 +123,7 @@ class Testbed:
             self.send(queue)
 
     def batches(self, queue: str) -> Iterator[int]:
-        """Send the messages in batches, each when the one before is done with; the number of each batch."""
+        """Send the messages in batches, each when the caller has finished the one before; yields the batch numbers."""
         self.open(queue)
         for number in range(self.messages // BATCH):
             for _ in range(BATCH):
@@ -160,7 +160,7 @@ class Testbed:
         self.place.clock.advance(max(0.0, moment - self.place.clock.now()))
 
     def until_empty(self, *workers: Worker) -> None:
-        """They take turns; what is hidden becomes visible in between."""
+        """Let the workers take turns until the queue is empty; in between, hidden messages become visible."""
         while True:
             while sum(worker.driver.drain() for worker in workers):
                 pass
@@ -184,7 +184,7 @@ class Testbed:
         return self.place.broker.faults.counts().get(kind, 0)
 
     def still_there(self, queue: str) -> Causes:
-        """Why the messages will be delivered again that the queue still has after their deletes."""
+        """The causes for which messages that are still in the queue after their deletes will be delivered again."""
         return Counter({"visibility": self.count(queue, "visible"), "lost-delete": self.count(queue, "in_flight")})
 
 
@@ -207,7 +207,7 @@ def retried(testbed: Testbed, queue: str) -> Causes:
 
 
 def released(testbed: Testbed, queue: str) -> Causes:
-    """A worker shuts down, and returns what it has received: no duplicates."""
+    """A worker shuts down and returns the messages that it has received: no duplicates."""
     leaving, other = testbed.worker(queue), testbed.worker(queue)
     for _ in testbed.batches(queue):
         leaving.receive()
@@ -217,7 +217,7 @@ def released(testbed: Testbed, queue: str) -> Causes:
 
 
 def delivered_twice(testbed: Testbed, queue: str) -> Causes:
-    """One worker has ten messages in progress; those that SQS shows nevertheless go to another."""
+    """One worker has ten messages in progress; another worker gets those that SQS delivers a second time."""
     before = testbed.injected("duplicate")
     first, second = testbed.worker(queue), testbed.worker(queue)
     for _ in testbed.batches(queue):
@@ -246,8 +246,8 @@ def kept(
     lease: int = SHORT,
     clock_offset: float = 0.0,
 ) -> Causes:
-    """Every second batch is recorded and deleted at one of these moments, and kept: SQS may keep what is deleted with
-    an old receipt handle, and refuses such a handle on FIFO queues. Another worker gets the messages again."""
+    """Every second batch is recorded and deleted at one of these moments, but not removed: SQS may keep a message that
+    is deleted with an old receipt handle, and refuses such a handle on FIFO queues. Another worker gets it again."""
     causes: Causes = Counter()
     first = testbed.worker(queue, lease=lease)
     second = testbed.worker(queue, lease=lease, clock_offset=clock_offset)
@@ -271,7 +271,7 @@ def kept(
 
 
 def too_slow(testbed: Testbed, queue: str) -> Causes:
-    """A worker without a heartbeat comes to its messages when another has them, or so late that it does not start."""
+    """A worker without a heartbeat starts its messages when another worker has them, or is too late to start at all."""
     slow, other = testbed.worker(queue), testbed.worker(queue)
     duplicates = 0
     for number in testbed.batches(queue):
@@ -289,8 +289,8 @@ def too_slow(testbed: Testbed, queue: str) -> Causes:
 
 
 def heartbeat_stops(testbed: Testbed, queue: str) -> Causes:
-    """Two heartbeats extend the visibility, then the worker stalls. It deletes when another worker has its messages,
-    or too late, or in time though after the end of the first timeout; SQS keeps what is deleted."""
+    """Two heartbeats extend the visibility timeout, then the worker stalls. It deletes when another worker has its
+    messages, or too late, or in time but after the end of the first timeout. SQS keeps the deleted messages."""
     causes: Causes = Counter()
     first, second = testbed.worker(queue), testbed.worker(queue)
     for number in testbed.batches(queue):
@@ -315,7 +315,7 @@ def heartbeat_stops(testbed: Testbed, queue: str) -> Causes:
 
 
 def killed(testbed: Testbed, queue: str) -> Causes:
-    """Workers die at all the points before they have recorded anything."""
+    """Workers die at several points before they have recorded anything."""
     testbed.fill(queue)
     crashed = 0
     for number in range(max(2, testbed.messages // 100)):
@@ -342,7 +342,7 @@ def sent_twice(testbed: Testbed, queue: str) -> Causes:
 
 
 def redriven(testbed: Testbed, queue: str) -> Causes:
-    """What was rejected comes back from the dead-letter queue, under a new message id."""
+    """Rejected messages come back from the dead-letter queue, with new message ids."""
     testbed.fill(queue)
     rejected: set[str] = set()
 

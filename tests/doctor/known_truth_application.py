@@ -1,6 +1,6 @@
-"""The same truth in an application's own log: plain loops that log the start, the end and the delete, but no receive.
+"""Known causes in an application's own log: plain loops that log the start, the end and the delete, but no receive.
 
-The rule: a second delivery is counted when the broker makes it. The loop logs it only when it comes to the message.
+The rule: a second delivery is counted when the broker makes it. The loop logs it only when it starts the message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IN_TIME: Final = (0.1, 0.5, 1.0, 1.75)
 
 
 def write_application_log(file: Path, messages: int) -> Truth:
-    """Write the log of all scenarios, each on a queue with so many messages; returns the truth."""
+    """Write the log of all scenarios, each on a queue with `messages` messages; returns the truth."""
     truth = Truth()
     with new_place() as place, file.open("w", encoding="utf-8") as lines:
         for queue, scenario in SCENARIOS.items():
@@ -39,7 +39,7 @@ def write_application_log(file: Path, messages: int) -> Truth:
 
 
 class Loop:
-    """An application's worker: it receives messages, and works on one after the other."""
+    """An application's worker: it receives messages and processes them one after the other."""
 
     def __init__(self, place: Place, queue: str, lines: TextIO, host: str) -> None:
         self.place, self.host, self._lines = place, host, lines
@@ -73,7 +73,7 @@ class Loop:
         self._queue.change_visibility([(message.receipt, 0)])
 
     def wait_until(self, seconds: float) -> None:
-        """So many seconds after the receive."""
+        """Advance the clock to `seconds` after the receive."""
         self.place.clock.advance(max(0.0, self.received_at + seconds - self.place.clock.now()))
 
 
@@ -84,7 +84,7 @@ def healthy(first: Loop, second: Loop, number: int) -> Causes:
 
 
 def failed(first: Loop, second: Loop, number: int) -> Causes:
-    """The application itself shows a message again: no duplicate."""
+    """The application itself makes a message visible again: no duplicate."""
     message = first.receive()
     first.log("start", message)
     if number % 2:
@@ -98,7 +98,7 @@ def failed(first: Loop, second: Loop, number: int) -> Causes:
 
 
 def deleted_late(first: Loop, second: Loop, number: int) -> Causes:
-    """The second worker has received the message when the first deletes it, and comes to it after that."""
+    """When the first worker deletes the message, the second one has received it; it starts it after that."""
     done, deleted = LATE[number % len(LATE)]
     message = first.receive()
     first.log("start", message)
@@ -118,7 +118,7 @@ def deleted_late(first: Loop, second: Loop, number: int) -> Causes:
 
 
 def overlapping(first: Loop, second: Loop, number: int) -> Causes:
-    """The second worker starts while the first is still at work, and in the end done or failed."""
+    """The second worker starts while the first is still working; in the end the first one succeeds or fails."""
     message = first.receive()
     first.log("start", message)
     first.wait_until(SHORT + 0.05)
@@ -145,7 +145,7 @@ def delete_lost(first: Loop, second: Loop, number: int) -> Causes:
 
 
 def killed(first: Loop, second: Loop, number: int) -> Causes:
-    """The first worker dies at work."""
+    """The first worker dies while it works."""
     first.log("start", first.receive())
     first.wait_until(SHORT + (0.01, 0.5, 10)[number % 3])
     again = second.receive()

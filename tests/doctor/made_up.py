@@ -1,4 +1,4 @@
-"""Cases for the rules, made up: a quiet queue, and what is said to differ from it."""
+"""Cases for tests of the rules: a healthy queue, with the differences that a test sets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def times(p50: float, p99: float, most: float, count: int = 1_000) -> Times:
 
 
 def behaviour(queue: str = "orders", **differs: Any) -> Behaviour:
-    """A thousand messages in an hour, each held for a second or two, nothing wrong."""
+    """A thousand messages in an hour, each held for a second or two, without problems."""
     usual: dict[str, Any] = {
         "first_at": NOON,
         "last_at": NOON + 3_600,
@@ -67,7 +67,7 @@ def dlq(**differs: Any) -> DeadLetters:
 
 
 def state(queue: str = "orders", **differs: Any) -> QueueState:
-    """A queue as it should be."""
+    """A queue with good settings."""
     usual: dict[str, Any] = {
         "url": URL.replace("orders", queue),
         "arn": ARN.replace("orders", queue),

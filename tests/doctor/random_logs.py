@@ -1,5 +1,5 @@
-"""Logs by chance, as the attempt log has them: steps in any order, deliveries that overlap, fields that are missing,
-clocks that differ, messages with hundreds of events. Times are whole microseconds after START.
+"""Random attempt logs: steps in any order, overlapping deliveries, missing fields, clocks that differ, messages with
+hundreds of events. Times are whole microseconds after START.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ SECOND: Final = 1_000_000
 MESSAGES: Final = 12
 STEPS: Final = tuple(step.value for step in FLAGS)
 VISIBILITY: Final = (2.0, 30.0)
-CLOCKS: Final = {"w1": 0, "w2": 150_000, "w3": -2_300_000}  # microseconds off the right time
+CLOCKS: Final = {"w1": 0, "w2": 150_000, "w3": -2_300_000}  # microseconds by which a worker's clock is off
 ERRORS: Final = ("timeout after 31 s", "timeout after 7 s", "order 4711 not found", 'é\t"quoted"')
 
 
 def random_log(random: Random, queue: str, *, grid: int = 1) -> list[Event]:
-    """The events of one queue, in any order. Times are multiples of `grid` microseconds: a coarse one makes ties."""
+    """The events of one queue, in any order. Times are multiples of `grid` microseconds: a coarse grid creates ties."""
     visibility, known, groups = random.choice(VISIBILITY), random.choice((0.0, 0.5, 1.0)), random.random() < 0.3
     events: list[Event] = []
     for number in range(MESSAGES):
@@ -78,5 +78,5 @@ def _details(random: Random, step: str) -> dict[str, Any]:
 
 
 def _at(time: int, grid: int) -> float:
-    """Seconds since 1970, from which the microseconds can be had back."""
+    """Seconds since 1970, from which the microseconds can be recovered."""
     return (int(START) * SECOND + time - time % grid) / SECOND

@@ -1,4 +1,4 @@
-"""Diagnoses made by hand, for the tests of the reports: a rich, a healthy, an empty and a hostile one."""
+"""Hand-written diagnoses for the tests of the reports: a rich, a healthy, an empty and a hostile one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ADDRESS: Final = "https://sqs.eu-central-1.amazonaws.com/123456789012/"
 
 
 def histogram(middle: float, spread: float, total: int, most: float, *, low: float = 0.05) -> tuple[HistogramBar, ...]:
-    """Durations around `middle` as they are in life: many short ones, a long tail."""
+    """Realistic durations around `middle`: many short ones and a long tail."""
     edges = [low * 10 ** (index * 0.08) for index in range(44)]
     weights = [math.exp(-((math.log(edge / middle) / spread) ** 2) / 2) for edge in edges[:-1]]
     scale = total / sum(weights)
@@ -50,7 +50,7 @@ def histogram(middle: float, spread: float, total: int, most: float, *, low: flo
 
 
 def windows(per_window: float, duplicates: float, *, lost: float = 0.0, count: int = 96) -> tuple[Window, ...]:
-    """A day in quarters of an hour: quiet at night, busy at noon."""
+    """A day in windows of 15 minutes: quiet at night, busy at noon."""
     quarters = []
     for index in range(count):
         busy = 0.35 + 0.65 * max(0.0, math.sin((index - 24) / 96 * 2 * math.pi)) ** 0.7
@@ -79,7 +79,7 @@ def metrics(queue: str, in_flight: float, oldest: float) -> Series:
 
 
 def overrun() -> Duplicate:
-    """One message whose visibility ran out while it was worked on."""
+    """One message whose visibility timeout ended while it was being processed."""
     message, start = "5fea7756-0ea4-451a-a703-a558b933e274", DAY + 50_522.118
 
     def event(after: float, step: str, worker: str, count: int, **more: float | str | None) -> Evidence:
@@ -124,7 +124,7 @@ def lost_delete() -> Duplicate:
 
 
 def orders() -> Case:
-    """Sick: the work takes longer than the visibility timeout."""
+    """Unhealthy: the work takes longer than the visibility timeout."""
     behaviour = Behaviour(
         queue="orders",
         first_at=DAY + 0.8,
@@ -202,7 +202,7 @@ def orders() -> Case:
 
 
 def payments() -> Case:
-    """Lost deletes, whose duplicates the ledger deletes, and poison that goes round and round."""
+    """Lost deletes, whose duplicates are deleted without being run, and poison messages that are retried forever."""
     looping = tuple(
         LoopingMessage(
             f"0e4b6a52-8c1d-4c5c-9d1a-{index:012d}",
@@ -447,7 +447,7 @@ BIDI: Final = "abc\u202edcba\u2066\u200b\ud800 日本語のキュー"
 
 
 def hostile() -> Diagnosis:
-    """Whatever can be in a log, is: markup, escape sequences, half characters, endless words, figures that are none."""
+    """Everything that a log can contain: markup, escape sequences, lone surrogates, very long words, NaN."""
     long = "x" * 5_000
     evidence = Evidence(DAY, HOSTILE, HOSTILE, BIDI, 2, HOSTILE, math.nan, HOSTILE + long)
     duplicate = Duplicate(Cause.UNKNOWN, HOSTILE, math.inf, None, None, (evidence,))

@@ -1,4 +1,4 @@
-"""Logs in a few words, for tests: what happened to a message, step by step; written to files, read and analysed."""
+"""Short logs for tests: what happened to a message, step by step; written to files, read and analysed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from semel.doctor.model import Behaviour, Quality
 Event = dict[str, Any]
 START: Final = 1_700_000_000.0
 
-# For the few tests that run on Spark in the fast tier too; of the others, the half on Spark is slow.
+# For the few tests that also run on Spark in the fast tier. The other tests run on Spark only in the slow tier.
 on_both_engines_at_once = pytest.mark.parametrize("engine", ["duckdb", "spark"], indirect=True)
 
 
 def delivery(
     message: str, *steps: tuple[float, str] | tuple[float, str, dict[str, Any]], count: int = 1, **common: Any
 ) -> list[Event]:
-    """One delivery: (seconds after START, step[, more fields]); `common` goes into every event of it."""
+    """One delivery: (seconds after START, step[, more fields]). Every event gets the fields in `common`."""
     fields = {"queue": "orders", "visibility": 30.0, "worker": "w1", "key": message} | common
     return [
         {"message_id": message, "receive_count": count, "at": START + at, "step": step}
@@ -38,7 +38,7 @@ def delivery(
 
 
 def success(message: str, at: float = 0.0, work: float = 1.0, count: int = 1, **common: Any) -> list[Event]:
-    """A delivery that went well."""
+    """A successful delivery."""
     return delivery(
         message,
         (at, "received"),
@@ -52,14 +52,14 @@ def success(message: str, at: float = 0.0, work: float = 1.0, count: int = 1, **
 
 
 def write(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
-    """As the attempt log does: what is not known is left out."""
+    """Write events as the attempt log does, without fields that are None."""
     lines = ({name: value for name, value in event.items() if value is not None} for event in events)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 def read(engine: Engine, *paths: Path | str, visibility: Mapping[str, float] | None = None, **options: Any) -> Analysis:
-    """What `diagnose` does with logs, by an engine that is there already; `options` as for `load`."""
+    """Read and analyse logs as `diagnose` does, with an engine that is already running. `options` as for `load`."""
     log = load(engine, *paths, **options)
     result = analyse(engine, log.mapping, files=log.files, visibility=visibility)
     return replace(result, quality=replace(result.quality, files=len(log.files), unreadable=log.unreadable))
@@ -78,7 +78,7 @@ def load(
     since: float | None = None,
     until: float | None = None,
 ) -> LoadedLog:
-    """Fill the engine's `log_lines`. Without a mapping it is an attempt log."""
+    """Fill the engine's `log_lines`. Without a mapping, the files are attempt logs."""
     log_files = find([str(path) for path in paths], any_name=mapping is not None, days=Days.of(since, until))
     problems = engine.read(log_files.files, mapping or own(), since, until)
     unreadable = tuple(sorted((*log_files.unreadable, *problems)))
@@ -86,7 +86,7 @@ def load(
 
 
 def events_and_quality(engine: Engine, *paths: Path | str, **options: Any) -> tuple[list[Row], Quality]:
-    """The events of a log in the order of time, and its quality, without all the rest of an analysis."""
+    """The events of a log in time order, and its quality, without the rest of an analysis."""
     log = load(engine, *paths, **options)
     unknown_words = analysis._make_small_tables(engine, log.mapping, engine.rows(sql.figure("queues_and_words")), {})
     analysis._make_tables(engine, log.mapping)

@@ -1,4 +1,4 @@
-"""The alarms that a queue needs: which, with what threshold, and whether the tools take them."""
+"""The alarms that a queue needs: which ones, their thresholds, and whether the tools accept them."""
 
 from __future__ import annotations
 

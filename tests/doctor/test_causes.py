@@ -1,6 +1,6 @@
-"""The cause of each duplicate, by the events of the delivery before: one story for each.
+"""The cause of each duplicate, from the events of the previous delivery: one story for each cause.
 
-Every story happens on a queue of its own, so that one look at the log finds the causes of all of them.
+Every story has its own queue, so that one analysis of the log finds all causes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random logs, counted by the engines and by a few lines of plain Python: the same duplicates, for the same causes."""
+"""Random logs, counted by the engines and by a few lines of plain Python: the same duplicates with the same causes."""
 
 from __future__ import annotations
 

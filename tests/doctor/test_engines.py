@@ -1,4 +1,4 @@
-"""DuckDB and Spark make the same of the same logs, to the last figure: behaviours, examples, timelines and quality."""
+"""DuckDB and Spark give identical results for the same logs: behaviours, examples, timelines and quality."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A real consumer with too short a timeout, the doctor's remedy, and the same consumer after it.
 
-The consumer is a plain loop over boto3 with a log of its own, as people have it before they have Semel.
+The consumer is a plain boto3 loop with its own log, as people have before they use Semel.
 """
 
 from __future__ import annotations

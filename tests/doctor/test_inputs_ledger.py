@@ -1,4 +1,4 @@
-"""What is known of a ledger, from a real Redis that evicts, refuses or is away."""
+"""What the doctor learns about a ledger, from a real Redis that evicts keys, refuses calls or is unreachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics over time: what CloudWatch's exports and a broker's history become, and what is said of the rest."""
+"""Metrics over time: how CloudWatch exports and the broker's history are read, and what is reported of other input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues as SQS has them, and the cures of the rules run by the real AWS CLI against a real broker."""
+"""Queues as SQS shows them, and the remedies of the rules, run by the real AWS CLI on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs become events, whatever state they are in: nothing in them is fatal, and what is left out is counted."""
+"""Logs become events, whatever state they are in: nothing in them is fatal, and lines that are left out are counted."""
 
 from __future__ import annotations
 

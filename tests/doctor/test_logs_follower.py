@@ -1,4 +1,4 @@
-"""Logs are followed as they grow: each line counts once, what is too old goes, and nothing in a file ends it."""
+"""Logs are followed while they grow: each line counts once, old lines are dropped, and nothing in a file stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without `--map`, the first lines of a log say what its fields mean; what is uncertain or missing is said."""
+"""Without `--map`, the first lines of a log decide what its fields mean; what is uncertain or missing is reported."""
 
 from __future__ import annotations
 

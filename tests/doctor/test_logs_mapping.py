@@ -1,4 +1,4 @@
-"""Any application's JSON lines become events, by a mapping of a few words."""
+"""JSON lines of any application become events with a short mapping."""
 
 from __future__ import annotations
 

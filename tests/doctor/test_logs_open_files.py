@@ -1,4 +1,4 @@
-"""Files that are followed while they are written: each line counts once, whatever becomes of the name of its file."""
+"""Files that are followed while they are written: each line counts once, even if a file is renamed or replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs in a bucket are read where they are; what cannot be reached is said in one line."""
+"""Logs in a bucket are read in place; problems are reported in one line."""
 
 from __future__ import annotations
 

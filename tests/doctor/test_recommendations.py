@@ -1,4 +1,4 @@
-"""Settings as they should be: one value each, the limits of SQS, and silence where all is well."""
+"""Recommended settings: one value each, within the limits of SQS, and none where all is well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands and Terraform as they are written: where they go, how they are quoted, what they are called."""
+"""Commands and Terraform of remedies: their target, quoting and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML report, in a real browser: one file that loads nothing, fits every screen, and keeps foreign text text."""
+"""The HTML report in a real browser: one file that loads nothing, fits every screen, and shows foreign text as text."""
 
 from __future__ import annotations
 

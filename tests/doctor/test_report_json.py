@@ -1,4 +1,4 @@
-"""The report for machines: all of it, under names that stay."""
+"""The JSON report: complete, with stable names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report for a terminal: one screen, the worst first, and nothing in a log can harm the terminal."""
+"""The report for a terminal: one screen, the worst first, and nothing in a log can affect the terminal."""
 
 from __future__ import annotations
 

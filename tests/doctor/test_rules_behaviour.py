@@ -1,4 +1,4 @@
-"""Rules on what happened: each speaks on the smallest case that is wrong, and is silent on the cured one."""
+"""Rules about behaviour: each reports the smallest case that is wrong, and is silent when it is fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on the rules says what the rules say."""
+"""The page about the rules matches the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log that comes with the doctor can be made anew."""
+"""The log that comes with the doctor can be generated again."""
 
 from __future__ import annotations
 

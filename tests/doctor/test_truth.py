@@ -1,4 +1,4 @@
-"""Duplicates whose causes are known, because we caused them: what the doctor says of the log is the truth."""
+"""Duplicates whose causes are known because the test caused them: the doctor reports exactly these."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of the ledger. What every store promises is in conformance/; a store's own traits are beside it."""
+"""Tests of the ledger. conformance/ tests what every store promises; the other files test what only one store has."""

@@ -1,4 +1,4 @@
-"""Short words for what the tests of the ledger do all the time."""
+"""Shortcuts for what most tests of the ledger do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Returned = TypeVar("Returned")
 def ask(
     ledger: Ledger, key: str, *, payload: str = "", source: str = "", claimant: str = "", lease: float = LEASE
 ) -> ClaimResult:
-    """One key, asked for by a caller of its own unless `claimant` says who."""
+    """Ask for one key; each call is a new claimant unless `claimant` is given."""
     (verdict,) = ledger.claim([ClaimRequest(key, payload, source)], claimant=claimant or uuid.uuid4().hex, lease=lease)
     return verdict
 
@@ -42,7 +42,7 @@ def entry(ledger: Ledger, key: str) -> Entry:
 
 
 def at_once(works: Sequence[Callable[[], Returned]]) -> list[Returned]:
-    """Run all of them in threads that start together; their answers in order. An exception is raised here."""
+    """Run all functions in threads that start together; returns their results in order. An exception is raised here."""
     start, answers, errors = threading.Barrier(len(works)), dict[int, Returned](), list[BaseException]()
 
     def run(place: int) -> None:

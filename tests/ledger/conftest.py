@@ -1,4 +1,4 @@
-"""`ledger`, `make_ledger`, `clock_offset` and `store`: the same test on every store that there is."""
+"""The fixtures `ledger`, `make_ledger`, `clock_offset` and `store`: the same test runs on every store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("stores")
         wanted = marker.args if marker else tuple(STORES)
-        # moto answers a few hundred requests a second; test_dynamodb*.py are in the fast tier all the same.
+        # moto answers only a few hundred requests per second; test_dynamodb*.py are in the fast tier anyway.
         slow = {"dynamodb": [pytest.mark.slow]}
         metafunc.parametrize("store", [pytest.param(name, marks=slow.get(name, [])) for name in wanted], indirect=True)
 
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
-    """An empty place for ledger data, on each store in turn."""
+    """An empty location for ledger data, on each store in turn."""
     place = STORES[request.param](request)
     yield place
     place.drop()
@@ -38,13 +38,13 @@ def store(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
 
 @pytest.fixture
 def clock_offset() -> Shift:
-    """Moves the clock of every ledger of the test: clock_offset.advance(60)."""
+    """Advances the clock of every ledger in the test: clock_offset.advance(60)."""
     return Shift()
 
 
 @pytest.fixture
 def make_ledger(store: StoreUnderTest, clock_offset: Shift) -> Iterator[Opener]:
-    """Opens ledgers on the same data, as other processes would; they are closed when the test is over."""
+    """Opens ledgers on the same data, as other processes would. They are closed at the end of the test."""
     opened: list[Ledger] = []
 
     def make(*, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:

@@ -1,4 +1,4 @@
-"""A wire that loses answers: it passes a request on, and breaks the connection in place of the answer to it."""
+"""A proxy that loses answers: it forwards a request, and closes the connection instead of returning the answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 
 class Lossy:
-    """Stands before a server on a port of its own. After `lose`, the answer to the next request with these bytes is
-    dropped, and with it the connection; the server has carried the request out."""
+    """A proxy in front of a server, on its own port. After `lose`, the answer to the next request with these bytes is
+    dropped and the connection closed; the server has carried out the request."""
 
     def __init__(self, port: int) -> None:
         self._server = ("127.0.0.1", port)

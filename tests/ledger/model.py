@@ -1,4 +1,4 @@
-"""The ledger as a few lines of plain Python, in memory: what every store must be indistinguishable from."""
+"""A model of the ledger in plain Python, in memory. Every store must behave exactly like it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from semel.ledger.contract import Claim, ClaimRequest, ClaimResult, Completion, 
 
 @dataclass
 class Known:
-    """One key. `fence` is the highest that was ever handed out for it."""
+    """One key. `fence` is the highest that was ever assigned to it."""
 
     fence: int
     status: Status = Status.CLAIMED

@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that can be cut before a message reaches the server, or freeze."""
+"""A proxy to PostgreSQL that can close a connection before a message reaches the server, or freeze connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class Wire:
-    """Passes bytes on between a port of its own and the server, as long as it is told nothing else."""
+    """Forwards bytes between its own port and the server, until it is told otherwise."""
 
     def __init__(self, port: int) -> None:
         self._server = ("127.0.0.1", port)
@@ -27,12 +27,12 @@ class Wire:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def cut_before(self, message: bytes) -> None:
-        """The next time that these bytes are sent, the connection ends in their place."""
+        """The next time that these bytes are sent, close the connection instead of forwarding them."""
         with self._guard:
             self._cut_at = message
 
     def freeze(self) -> None:
-        """Nothing gets through on the connections that there are, and nobody is told; new ones are fine."""
+        """Silently stop forwarding on all existing connections; new ones work."""
         with self._guard:
             for alive in self._alive:
                 alive.clear()

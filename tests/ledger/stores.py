@@ -1,4 +1,4 @@
-"""The stores that the conformance suite runs on, and what is needed of each: open it, and take it away for a while."""
+"""The stores that the conformance suite runs on, and what it needs of each: open it, and simulate an outage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Shift:
-    """A ledger's clock in a test: the store's own, until it is moved. Time passes by `advance`, never by waiting."""
+    """A ledger's clock in a test: the store's own clock, until `advance` is called. Tests never wait."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -33,39 +33,39 @@ class Shift:
 
 
 class StoreUnderTest(Protocol):
-    """One place for ledger data, fresh for each test."""
+    """One location for ledger data, new for each test."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def slow(self) -> bool:
-        """Its stand-in answers a few hundred requests a second: less of the same will do."""
+        """Whether its substitute answers only a few hundred requests per second, so that tests should do less."""
 
     @property
     def port(self) -> int | None:
-        """Of its server, if it has one."""
+        """The port of its server, if it has one."""
 
     @property
     def effects(self) -> str:
-        """A name for a table of the user's own, where transactions are SQL."""
+        """The name for a table of the user, if transactions are SQL."""
 
     @property
     def placeholder(self) -> str:
-        """How a value is written there."""
+        """The placeholder for a value in SQL."""
 
     def open(self, clock_offset: Shift, *, impatient: bool = False, via: int | None = None, **options: Any) -> Ledger:
-        """A ledger on this place, as each process would open one. Impatient: it gives up on an absent store soon.
-        `via`: another port to reach the server through."""
+        """A ledger on this data, as each process would open one. `impatient`: it soon gives up on an unreachable store.
+        `via`: another port through which to reach the server."""
 
     def outage(self) -> contextlib.AbstractContextManager[None]:
-        """Within it the store does not answer."""
+        """Inside the block the store does not answer."""
 
     def another(self) -> StoreUnderTest:
-        """An empty place of the same kind."""
+        """An empty location in the same store."""
 
     def drop(self) -> None:
-        """This place is no longer needed."""
+        """Remove the data, which is no longer needed."""
 
 
 def _through(url: str, port: int | None) -> str:
@@ -88,18 +88,18 @@ class Sqlite:
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        """Another program keeps the file locked."""
+        """Another connection keeps the file locked."""
         with contextlib.closing(sqlite3.connect(self.path, isolation_level=None, timeout=60)) as other:
             other.execute("BEGIN IMMEDIATE")
             yield
             other.execute("ROLLBACK")
 
     def drop(self) -> None:
-        pass  # the folder is the test's own
+        pass  # the folder belongs to the test
 
 
 class _Served:
-    """A store that is away while its server is stopped."""
+    """A store with a server: in an outage the server is stopped."""
 
     server: postgres.Server | redis.Server | dynamodb.Server
 
@@ -154,7 +154,7 @@ class Redis(_Served):
         return RedisLedger(_through(self.server.url, via), prefix=self.prefix, clock=clock_offset, **options)
 
     def drop(self) -> None:
-        pass  # the prefix is the test's own, the server that of the session
+        pass  # the prefix belongs to the test, the server to the session
 
 
 class Dynamo(_Served):
@@ -201,18 +201,18 @@ def _dynamodb(request: pytest.FixtureRequest) -> StoreUnderTest:
     return Dynamo(request.getfixturevalue("dynamodb_server"))
 
 
-# How a test gets each of them. A new store needs a line here, and then passes the suite or is none. A test that is not
-# for all of them says for which it is: @on(TRANSACTIONAL).
+# How a test gets each store. A new store needs a line here, and must then pass the suite. A test that is not for all
+# stores names those that it is for: @on(TRANSACTIONAL).
 STORES: Final[dict[str, Callable[[pytest.FixtureRequest], StoreUnderTest]]] = {
     "sqlite": _sqlite,
     "postgres": _postgres,
     "redis": _redis,
     "dynamodb": _dynamodb,
 }
-TRANSACTIONAL: Final = ("sqlite", "postgres")  # in SQL, so that the user's own writes can be part of it
+TRANSACTIONAL: Final = ("sqlite", "postgres")  # with SQL, so that the user's own writes can be part of the transaction
 REMOTE: Final = ("postgres", "redis", "dynamodb")
-PURGED: Final = ("sqlite", "postgres")  # by `purge`; the others drop by themselves what has expired
-# A key that was purged and comes back goes on with a higher fence. The others forget a fence together with its key.
+PURGED: Final = ("sqlite", "postgres")  # need `purge`; the others drop expired entries by themselves
+# A key that was purged and comes back gets a higher fence. The other stores forget the fence together with the key.
 FENCES_OUTLIVE_PURGE: Final = ("sqlite", "postgres")
 
 

@@ -1,4 +1,4 @@
-"""What is true of the DynamoDB ledger alone; what is true of every store, the conformance suite says."""
+"""What is special about the DynamoDB ledger. The conformance suite tests what is true for every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls to DynamoDB: what they are signed with, where they go, when they are sent again, and what errors say."""
+"""The calls to DynamoDB: how they are signed, where they go, when they are repeated, and what errors say."""
 
 from __future__ import annotations
 

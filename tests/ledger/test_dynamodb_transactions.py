@@ -1,4 +1,4 @@
-"""DynamoDB's transactions: one TransactWriteItems for the handler's writes, the record, and what is sent."""
+"""DynamoDB's transactions: one TransactWriteItems for the handler's writes, the record, and the outgoing messages."""
 
 from __future__ import annotations
 

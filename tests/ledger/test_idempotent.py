@@ -1,4 +1,4 @@
-"""`@idempotent`: once for each key, the stored result for all others; sync and async."""
+"""`@idempotent`: the function runs once for each key, and other calls get the stored result; sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the PostgreSQL ledger promises: its schema, its transactions, its locks, and what breaks between."""
+"""What only the PostgreSQL ledger has: its schema, its transactions, its locks, and failures in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true of the Redis ledger alone; what is true of every store, the conformance suite says."""
+"""What is special about the Redis ledger. The conformance suite tests what is true for every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the SQLite ledger does: shared commits, several processes on one file, trouble with the file."""
+"""What only the SQLite ledger has: shared commits, several processes on one file, problems with the file."""
 
 from __future__ import annotations
 

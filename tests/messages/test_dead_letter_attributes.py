@@ -1,4 +1,4 @@
-"""What a dead letter says about itself survives the way there and back, whatever the message had."""
+"""The attributes that describe a dead-letter message survive the way there and back, whatever the message had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From body to argument: by annotation, with orjson, msgspec or pydantic; and short reasons when it does not fit."""
+"""From body to argument: by annotation, with orjson, msgspec or pydantic; and short reasons for what does not fit."""
 
 from __future__ import annotations
 

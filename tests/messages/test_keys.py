@@ -1,4 +1,4 @@
-"""Keys: where they come from, that different messages keep different ones, and that none is guessed."""
+"""Keys: where they come from, that different messages have different ones, and that none is guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a message is hidden, and the twelve hours that no wait may pass."""
+"""How long a message is hidden, and the limit of twelve hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every row of the crash matrix needs: a store, a mode, an app whose effects are counted, and workers that die."""
+"""The parts of the crash matrix (`test_crash_matrix.py`): a store, a mode, an app with counted effects, and workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nothing(_ctx: Context) -> None:
 
 
 class Effects(ABC):
-    """What handlers have done to the world: each call's key and fence."""
+    """The effects of handlers: the key and the fence of each call."""
 
     @abstractmethod
     def add(self, tx: Transaction | None, ctx: Context) -> None: ...
@@ -47,7 +47,7 @@ class Effects(ABC):
 
 
 class Elsewhere(Effects):
-    """In a place that knows nothing of the ledger, as a foreign service does."""
+    """Effects in a place without a connection to the ledger, such as a foreign service."""
 
     def __init__(self) -> None:
         self._done: list[Effect] = []
@@ -60,7 +60,7 @@ class Elsewhere(Effects):
 
 
 class InSql(Effects):
-    """In a table of the ledger's own database."""
+    """Effects in a table of the ledger's own database."""
 
     def __init__(self, store: StoreUnderTest, ledger: Ledger) -> None:
         self._ledger, self._table, self._place = ledger, store.effects, store.placeholder
@@ -79,7 +79,7 @@ class InSql(Effects):
 
 
 class InDynamo(Effects):
-    """In another table of the same DynamoDB: an item a key, with all the fences that wrote to it."""
+    """Effects in another table of the same DynamoDB: an item for each key, with all fences that wrote to it."""
 
     def __init__(self, store: Dynamo, ledger: Ledger) -> None:
         self._table = f"{store.table}-effects"
@@ -107,7 +107,7 @@ class InDynamo(Effects):
 
 
 class Case:
-    """One store in one mode."""
+    """A store and a mode."""
 
     def __init__(self, place: Place, store: StoreUnderTest, mode: str, effects: Effects) -> None:
         self.place, self.store, self.mode, self.effects = place, store, mode, effects
@@ -131,7 +131,7 @@ class Case:
         after: Hook = nothing,
         **options: Any,
     ) -> App:
-        """`before` is called in the handler, then the effect is made, then `after` is called."""
+        """The handler calls `before`, then has its effect, then calls `after`."""
         app = App()
         effects = self.effects
         if self.transactional:
@@ -162,7 +162,7 @@ class Case:
     # What is asserted at the end of every row.
 
     def assert_done_once(self, key: str = "7", *, fence: int = 1, queue: str = "orders") -> None:
-        """The one effect is there, by the holder that the ledger names; and nothing is left in the queue."""
+        """There is exactly one effect, with the fence that the ledger has, and the queue is empty."""
         assert self.effects.all() == [(key, fence)]
         self.assert_recorded(key, fence=fence, queue=queue)
 
@@ -172,7 +172,7 @@ class Case:
         assert self.place.is_empty(queue)
 
     def assert_nothing_done(self, key: str = "7") -> None:
-        """No effect, and the message is where it was."""
+        """There is no effect, and the message is still in its queue."""
         assert self.effects.all() == []
         known = self.place.entry(key)
         assert known is None or known.status in (Status.CLAIMED, Status.FREE)
@@ -190,7 +190,7 @@ class _Undone(Exception):
 
 
 def lose_the_answer_to_a_commit(ledger: Ledger, *, carried_out: bool) -> None:
-    """The next transaction of `ledger` commits, or does not, and nobody hears of it."""
+    """The next transaction of `ledger` commits, or does not, and its answer is lost."""
     real = ledger.transaction
 
     @contextlib.contextmanager
@@ -206,7 +206,7 @@ def lose_the_answer_to_a_commit(ledger: Ledger, *, carried_out: bool) -> None:
 
 
 def lose_the_answer_to_a_record(ledger: Ledger) -> None:
-    """The next record of `ledger` is made, and nobody hears of it."""
+    """The next record of `ledger` is made, and its answer is lost."""
     real = ledger.record
 
     def record(completions: Any) -> list[bool]:
@@ -218,12 +218,12 @@ def lose_the_answer_to_a_record(ledger: Ledger) -> None:
 
 
 def impatient(place: Place) -> Client:
-    """A client that does not try again by itself."""
+    """A client that does not retry."""
     return Client(place.broker.url, place.broker.region, access_key="test", secret_key="test", max_attempts=1)
 
 
 def known(client: Client, name: str) -> Queue:
-    """The queue, its address looked up by now."""
+    """The queue, whose address the client has already looked up."""
     queue = client.queue(name)
     queue.attributes("QueueArn")
     return queue

@@ -1,6 +1,7 @@
 """Load for a broker that is killed: a lean client, workers in threads, and a fuse that kills at a chosen answer.
 
-Rules: a worker tells the witness before it asks and after it is answered; a call that the kill cut off stays open.
+Rule: a worker reports to the witness before a call and after its answer. A call that the kill cut off has an unknown
+outcome.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ ACCOUNT: Final = "000000000000"
 _MOST_ALIVE: Final = {STANDARD: 300, FIFO: 400, WORK: 120}
 _VISIBILITY: Final = 1
 _KEPT: Final = 20
-_PACE: Final = 0.005  # between two looks of a worker that has nothing to do
+_PACE: Final = 0.005  # seconds that a worker sleeps when it has nothing to do
 
 
 class UnansweredError(Exception):
-    """The broker died before it answered: what was asked may have happened or not."""
+    """The broker died before it answered: the call may have happened or not."""
 
 
 class RefusedError(Exception):
@@ -38,7 +39,7 @@ class RefusedError(Exception):
 
 
 class Process:
-    """`semel serve` on a data folder, as a process of its own."""
+    """`semel serve` with a data folder, as a process of its own."""
 
     def __init__(self, data: Path, log: IO[bytes]) -> None:
         command = [str(Path(sys.executable).with_name("semel")), "serve", "--port", "0", "--data", str(data)]
@@ -52,7 +53,7 @@ class Process:
         self._process.kill()
 
     def end(self, number: signal.Signals | None = None) -> int:
-        """Waits for its end, after sending it a signal if one is given; its exit code."""
+        """Send a signal, if one is given, and wait for the end. Returns the exit code."""
         if number is not None:
             self._process.send_signal(number)
         code = self._process.wait(30)
@@ -61,7 +62,7 @@ class Process:
 
 
 class Fuse:
-    """Kills the broker when the n-th answer since now arrives, at once or a moment later."""
+    """Kills the broker when the n-th answer from now on arrives, at once or after a short delay."""
 
     def __init__(self, broker: Process, answers: int, delay: float) -> None:
         self._kill, self._last, self._delay = broker.kill, answers, delay
@@ -141,7 +142,7 @@ class Wire:
 
 
 class Worker:
-    """One client. `step` is a few calls; whatever it must not forget across a crash is kept on it."""
+    """One client. `step` makes a few calls. The object outlives the broker's crashes, and keeps what it needs then."""
 
     def __init__(self, witness: Witness, rng: Random, tally: Counter[str]) -> None:
         self.witness, self.rng, self.tally = witness, rng, tally
@@ -159,7 +160,7 @@ class Worker:
         return answer
 
     def send(self, wire: Wire, messages: Sequence[Message]) -> None:
-        """One SendMessage or one SendMessageBatch; FIFO messages carry their body as dedup id."""
+        """One SendMessage or one SendMessageBatch. A FIFO message's deduplication id is made from its body."""
         queue = messages[0].queue
         entries = [
             {"MessageBody": message.body}
@@ -222,7 +223,7 @@ class Worker:
 
 
 class Producer(Worker):
-    """Sends to a Standard queue, one by one and in batches; what got no answer is not sent again."""
+    """Sends to a Standard queue, one by one and in batches. A send without an answer is not repeated."""
 
     queue = STANDARD
 
@@ -234,7 +235,7 @@ class Producer(Worker):
 
 
 class FifoProducer(Worker):
-    """Sends to groups of its own, in order; what got no answer is sent again, and now and then also what did."""
+    """Sends to groups of its own, in order. Repeats sends without an answer, and sometimes those with an answer."""
 
     def __init__(self, witness: Witness, rng: Random, tally: Counter[str], groups: Sequence[str]) -> None:
         super().__init__(witness, rng, tally)
@@ -264,7 +265,7 @@ class FifoProducer(Worker):
 
 
 class Consumer(Worker):
-    """Receives; deletes, releases, forgets or keeps for longer what it got. What it keeps it deletes later on."""
+    """Receives, and deletes, returns, forgets or hides for longer what it got. What it hides, it deletes later."""
 
     def __init__(self, witness: Witness, rng: Random, tally: Counter[str], queue: str) -> None:
         super().__init__(witness, rng, tally)
@@ -296,7 +297,7 @@ class WorkProducer(Producer):
 
 
 class WorkConsumer(Worker):
-    """Fails on most of what it gets, so that it becomes a dead letter; and deletes a few dead letters."""
+    """Returns most messages, so that SQS dead-letters them, and deletes a few dead-letter messages."""
 
     def step(self, wire: Wire) -> None:
         for hold in self.receive(wire, WORK):
@@ -310,7 +311,7 @@ class WorkConsumer(Worker):
 
 
 class Mover(Worker):
-    """Keeps a slow redrive of the dead-letter queue at work."""
+    """Keeps a slow move task of the dead-letter queue running."""
 
     arn: Final = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{DEAD}"
 
@@ -347,5 +348,5 @@ class Load:
                 wire.close()
         except UnansweredError:
             pass
-        except Exception as error:  # noqa: BLE001 - whatever a worker dies of is a finding
+        except Exception as error:  # noqa: BLE001 - any error of a worker is a finding
             self._failed(f"{type(worker).__name__}: {error!r}")

@@ -1,8 +1,8 @@
-"""What the clients of a crashing broker saw, and what must follow from it.
+"""What the clients of a crashing broker saw, and what must be true because of it.
 
-Rules: only what the broker answered is held against it. A call without an answer has happened or not, until the next
-look at the queues tells. A message is known by its body, which stays the same through redelivery, dead letter and
-redrive. Times are the clients' own; where one is a bound, it errs on the broker's side.
+Rules: the broker is bound only by its answers. A call without an answer may have happened or not, until the next
+inspection of the queues shows which. A message is identified by its body, which stays the same when it is redelivered,
+dead-lettered and redriven. Times are the clients' own; where a time is a bound, it errs in favour of the broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 Shown = Mapping[str, Any]
 
-# A message that is hidden for no longer than this may become visible while we look.
+# A message that is hidden for no longer than this may become visible during an inspection.
 _BLINK: Final = 0.1
 # The broker's time is in whole milliseconds, rounded down.
 _TICK: Final = 0.001
@@ -50,12 +50,12 @@ class Message:
     message_id: str | None = None  # of the acknowledged send
     sequence: int = 0
     asks: list[float] = field(default_factory=list)  # deletes that were asked for and not refused
-    gone: float = inf  # from when on it surely is deleted
+    gone: float = inf  # the time from which it is certainly deleted
 
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """One delivery of a message, which surely hides it until `until`."""
+    """One delivery of a message, which certainly hides it until `until`."""
 
     message: Message
     queue: str
@@ -65,14 +65,14 @@ class Hold:
 
 
 class Witness:
-    """Remembers every answer and checks each one against those before it. Works from any thread."""
+    """Keeps every answer, and checks each one against the earlier ones. Can be used from any thread."""
 
     def __init__(self) -> None:
         self.complaints: dict[Promise, list[str]] = defaultdict(list)
         self.messages: dict[str, Message] = {}
         self.alive: Counter[str] = Counter()  # messages not deleted yet, by the queue they were sent to
         self._groups: dict[str, list[Message]] = defaultdict(list)
-        self._surely_gone: dict[str, int] = defaultdict(int)  # of each group, so many from its start
+        self._surely_gone: dict[str, int] = defaultdict(int)  # how many from the start of each group are deleted
         self._receives: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by message id
         self._holds: dict[str, Hold] = {}  # the newest, by message id
         self._highest_sequence = 0
@@ -85,7 +85,7 @@ class Witness:
     # Sending.
 
     def write(self, queue: str, group: str | None = None) -> Message:
-        """A new message, which a client is about to send."""
+        """A new message that a client is about to send."""
         with self._lock:
             message = Message(f"{queue} {len(self.messages)}", queue, group, exceeds=self._highest_sequence)
             if group is not None:
@@ -114,7 +114,7 @@ class Witness:
     # Receiving.
 
     def received(self, queue: str, deliveries: Iterable[Shown], asked: float, visibility: float) -> list[Hold]:
-        """What a receive that was asked for at `asked` has brought."""
+        """The result of a receive whose call was sent at `asked`."""
         now = monotonic()
         with self._lock:
             holds: list[Hold] = []
@@ -140,7 +140,8 @@ class Witness:
             self.complain(Promise.HIDES, f"{message.body} was received {hold.until - now:.3f} s before its time")
 
     def _check_order(self, message: Message, before: list[Message], now: float) -> None:
-        """Whatever stands before a message in its group is deleted, or was received just before it."""
+        """Every earlier message of the group must come earlier in the same receive, or be deleted; a delete without an
+        answer is enough."""
         if message.group is None:
             return
         group, start = self._groups[message.group], self._surely_gone[message.group]
@@ -160,7 +161,7 @@ class Witness:
         return ask
 
     def deleted(self, hold: Hold) -> None:
-        """A late delete may have come too late to matter; one that was answered in time is for good."""
+        """A delete that was answered while the message was hidden is final. A later one may have had no effect."""
         with self._lock:
             now = monotonic()
             if now < hold.until:
@@ -171,7 +172,7 @@ class Witness:
             hold.message.asks.remove(ask)
 
     def hiding(self, hold: Hold, seconds: float) -> tuple[float, float]:
-        """The hold's end may change now: it surely lasts no longer than both the old end and the new one."""
+        """The end of the hold may change now. Until the answer, it is certain only up to the earlier of both ends."""
         with self._lock:
             asked, before = monotonic(), hold.until
             hold.until = min(before, asked + seconds)
@@ -182,10 +183,10 @@ class Witness:
             if monotonic() < before:
                 hold.until = asked + seconds
 
-    # Looking at the queues while nobody calls.
+    # Inspecting the queues while there are no calls.
 
     def inspect(self, peeked: Mapping[str, list[dict[str, Any]]], homes: Mapping[str, str]) -> dict[str, Promise]:
-        """What is wrong with the queues as they are now; `homes` says for each queue where its messages were sent."""
+        """What is wrong with the queues as they are now. `homes`: for each queue, the one its messages were sent to."""
         wrong: dict[str, Promise] = {}
         copies: dict[str, list[Shown]] = defaultdict(list)
         for queue, messages in peeked.items():
@@ -222,7 +223,7 @@ class Witness:
         return wrong
 
     def learn(self, peeked: Mapping[str, list[dict[str, Any]]]) -> None:
-        """After a look that found nothing wrong: what was open is decided by what is there and what is not."""
+        """After an inspection without findings: calls with an unknown outcome are decided by what the queues have."""
         there = {copy["Body"] for messages in peeked.values() for copy in messages}
         now = monotonic()
         for message in self.messages.values():
@@ -237,7 +238,7 @@ class Witness:
             self.alive[message.queue] -= 1
 
     def see_moves(self, tasks: Iterable[Shown]) -> bool:
-        """Checks a list of move tasks against the one before. True if one is running."""
+        """Checks a list of move tasks against the previous one. Returns whether a task is running."""
         listed = {
             task["StartedTimestamp"]: (task["Status"], task["ApproximateNumberOfMessagesMoved"]) for task in tasks
         }

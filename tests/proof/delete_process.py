@@ -1,4 +1,4 @@
-"""A delete or a restore in a process of its own, made to be killed at a place that the test names."""
+"""A delete or a restore in a process of its own, which is killed at a point that the test names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.dlq.filter.parser import parse
 from semel.dlq.jobs import Job
 from semel.dlq.restore import Restorer
 
-deletes.ROUND = 7  # type: ignore[misc]  # several rounds of few messages
+deletes.ROUND = 7  # type: ignore[misc]  # so that few messages take several rounds
 SqsAccess.__init__.__kwdefaults__["wait"] = 0  # type: ignore[index]
 
 

@@ -1,8 +1,8 @@
-"""SQS in lists and loops: what the engine must do, written so that it can be checked by reading.
+"""A model of SQS in lists and loops: what the engine must do, written so simply that reading is enough to check it.
 
-Nothing here is indexed, cached or put off: every question goes through all messages. Numbers in brackets are the rules
-of the specification. What SQS leaves open (ids, handles, which messages a Standard queue picks) is not decided here:
-the test tells the model what it saw, and the model says whether that was allowed. Times are in milliseconds.
+Nothing here is indexed, cached or postponed: every question goes through all messages. Numbers in brackets are the
+rules of the specification. What SQS leaves open (ids, handles, which messages a Standard queue picks) is not decided
+here: the test tells the model what it saw, and the model checks whether that was allowed. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Message:
     delayed_until: int = 0  # Standard only
     message_id: str = ""  # learnt from the engine; empty until a moved message has been seen
     sequence: int = 0
-    source: str | None = None  # the queue that it is a dead letter of
+    source: str | None = None  # the queue that it was dead-lettered from
     prior: int = 0  # receives in other queues
     receives: int = 0  # receives in this one
     first_received: int = 0
@@ -74,7 +74,7 @@ class Message:
     hidden_until: int = 0
     handle: str = ""  # of the newest receive
     receipt: int = 0  # number of the newest receive, in all queues
-    behind: int = 0  # of what had arrived when it was last sent to the back of the queue [22]
+    behind: int = 0  # the newest number when it was last sent to the back of the queue [22]
     here: bool = True
 
 
@@ -86,7 +86,7 @@ class Redrive:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What a FIFO queue remembers of a send for five minutes."""
+    """What a FIFO queue keeps of a send for five minutes."""
 
     at: int
     message: Message
@@ -94,7 +94,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a ReceiveRequestAttemptId was answered with: each message, by which receive, hidden until when."""
+    """The answer to a ReceiveRequestAttemptId: each message, the number of its receive, and until when it is hidden."""
 
     at: int
     messages: list[tuple[Message, int, int]]
@@ -110,21 +110,21 @@ class Queue:
     retention: int = 4 * 24 * 3600 * SECOND
     redrive: Redrive | None = None
     look_ahead: int = 120_000  # how many messages a FIFO queue looks at to find groups
-    messages: list[Message] = field(default_factory=list)  # first to be received first
+    messages: list[Message] = field(default_factory=list)  # in the order in which they are to be received
     accepted: dict[tuple[str | None, str], Accepted] = field(default_factory=dict)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     last_sequence: int = 0
-    turns: dict[str, int] = field(default_factory=dict)  # of FIFO groups: the later it was served, the larger
+    turns: dict[str, int] = field(default_factory=dict)  # FIFO groups: larger if the group was served later
 
     @property
     def fifo(self) -> bool:
         return self.name.endswith(".fifo")
 
     def due(self, message: Message) -> int:
-        """When a message becomes visible, or did."""
+        """When a message becomes visible, or became so."""
         if message.receives:
             return message.hidden_until
-        # A FIFO queue's delay holds for what is already in it [17].
+        # A FIFO queue's delay applies also to messages that are already in it [17].
         return message.enqueued + self.delay if self.fifo else message.delayed_until
 
     def state(self, message: Message, now: int) -> State:
@@ -146,12 +146,12 @@ class Queue:
         return len(busy - {None})
 
     def receivable(self, now: int) -> list[Message]:
-        """What a receive may look at, in the order in which a FIFO queue must look."""
+        """The messages that a receive may return, for a FIFO queue in the order in which it must."""
         if not self.fifo:
             return [message for message in self.messages if self.state(message, now) is State.VISIBLE]
         runs = []
         for group in self.groups().values():
-            # The first hidden message of a group holds up all behind it, and none before it [36, 38].
+            # The first hidden message of a group blocks all messages behind it, and none before it [36, 38].
             run = []
             for message in group:
                 if self.state(message, now) is not State.VISIBLE:
@@ -159,7 +159,7 @@ class Queue:
                 run.append(message)
             if run:
                 runs.append(run)
-        # The group that was not served for the longest time first [54], and all of it before the next group [37].
+        # The group that has waited longest comes first [54], and all of it before the next group [37].
         runs.sort(key=lambda run: (self.turns.get(run[0].group or "", 0), self.messages.index(run[0])))
         return [message for run in runs if self.messages.index(run[0]) < self.look_ahead for message in run]
 
@@ -172,7 +172,7 @@ class Receipt:
 
 @dataclass(eq=False)
 class Task:
-    """A move task. `left` is what was in the source when it started and has not been passed yet, oldest first."""
+    """A move task. `left`: the messages that were in the source at its start and are still to do, oldest first."""
 
     handle: str
     source: str
@@ -205,7 +205,7 @@ class Model:
         return self.queues[name]
 
     def let_time_pass(self, now: int) -> None:
-        """Messages past their retention are gone, visible or not [18]."""
+        """Remove messages that are past their retention, visible or not [18]."""
         for queue in self.queues.values():
             for message in list(queue.messages):
                 if message.enqueued + queue.retention <= now:
@@ -221,7 +221,7 @@ class Model:
         message.message_id = message_id
 
     def learn_sequence(self, queue: Queue, message: Message, sequence: str) -> None:
-        """It is in line with those of its neighbours [35]."""
+        """A message's sequence number must fit those of the messages around it [35]."""
         assert len(sequence) == 20
         for other in queue.messages:
             if other.sequence and other is not message:
@@ -250,7 +250,7 @@ class Model:
         return message, True
 
     def _checked(self, queue: Queue, entry: Entry) -> str | None:
-        """The deduplication id [33, 40]."""
+        """Check the entry; returns its deduplication id [33, 40]."""
         if not queue.fifo:
             if entry.dedup_id is not None:
                 raise Refusal(BAD_VALUE)
@@ -268,24 +268,24 @@ class Model:
     # Receive.
 
     def exhausted(self, queue: Queue, message: Message) -> bool:
-        """Whether the next receive makes it a dead letter instead of handing it out [23]."""
+        """Whether the next receive dead-letters it instead of handing it out [23]."""
         redrive = queue.redrive
         return redrive is not None and redrive.target in self.queues and message.receives >= redrive.max_receives
 
     def room(self, queue: Queue, now: int) -> int:
-        """How many more messages may be in flight: none is an error on Standard only."""
+        """How many more messages may be in flight. On a Standard queue, it is an error if there is no room."""
         room = self.max_in_flight - queue.count(State.IN_FLIGHT, now)
         if room <= 0 and not queue.fifo:
             raise Refusal(OVER_LIMIT)
         return room
 
     def fifo_choice(self, queue: Queue, limit: int, now: int) -> tuple[list[Message], list[Message]]:
-        """What a receive from a FIFO queue hands out, and what becomes a dead letter on the way."""
+        """The messages that a receive from a FIFO queue hands out, and those that it dead-letters."""
         handed: list[Message] = []
         dead_letters: list[Message] = []
         group: str | None = None
         while len(handed) < limit:
-            # What has left makes room within the look-ahead. The group that was begun goes on first.
+            # Dead-lettered messages make room within the look-ahead. A group that was begun is continued first.
             left = replace(queue, messages=[message for message in queue.messages if message not in dead_letters])
             candidates = [message for message in left.receivable(now) if message not in handed]
             candidates.sort(key=lambda message: message.group != group)
@@ -299,7 +299,7 @@ class Model:
     def check_standard_choice(
         self, queue: Queue, limit: int, handed: list[Message], dead_letters: list[Message], now: int
     ) -> None:
-        """As many as there are, each once, in any order; but older ones first among those without a group."""
+        """As many messages as there are, each once, in any order. Without groups, older messages come first."""
         visible = queue.receivable(now)
         spent = [message for message in visible if self.exhausted(queue, message)]
         fresh = [message for message in visible if message not in spent]
@@ -325,7 +325,7 @@ class Model:
             message.behind = self.serial
 
     def dead_letter(self, queue: Queue, message: Message, now: int) -> None:
-        """Makes it a dead letter [19, 20, 24, 25]."""
+        """Moves it to the dead-letter queue [19, 20, 24, 25]."""
         assert queue.redrive is not None
         self.remove(queue, message)
         dlq_message = Message(
@@ -345,21 +345,21 @@ class Model:
         self.queues[queue.redrive.target].messages.append(dlq_message)
 
     def replay(self, queue: Queue, attempt: str, now: int) -> list[Message]:
-        """The messages that this attempt id was answered with, if it is to be answered so again [39]."""
+        """The messages with which this attempt id was answered, if it must be answered with them again [39]."""
         earlier = queue.attempts.get(attempt)
         if earlier is None or now >= earlier.at + ATTEMPT_WINDOW:
             return []
         for message, receipt, hidden_until in earlier.messages:
             if not message.here or message.receipt != receipt:
                 return []
-            # Theirs only while it hides them, and for as long as they were told.
+            # Only as long as they are still hidden by that receive, and with an unchanged timeout.
             if message.hidden_until != hidden_until or hidden_until <= now:
                 return []
         return [message for message, _, _ in earlier.messages]
 
     def hide_again(self, message: Message, visibility: int, now: int) -> None:
-        """A receive that is answered again is a receive: its twelve hours start again as well [3, 39]."""
-        # Never at the time of the receive before, so that one can be told from the other.
+        """A receive that is answered again counts as a receive: its twelve hours start again, too [3, 39]."""
+        # Never the time of the earlier receive, so that the two can be distinguished.
         message.received, message.hidden_until = max(now, message.received + 1), now + visibility
 
     def remember_attempt(self, queue: Queue, attempt: str, messages: list[Message], now: int) -> None:
@@ -367,7 +367,7 @@ class Model:
             queue.attempts[attempt] = Attempt(now, [(m, m.receipt, m.hidden_until) for m in messages])
 
     def give_back(self, handle: str, now: int) -> None:
-        """Undoes a receive whose client hung up before it was answered: nobody knows the handle."""
+        """Undo a receive whose client hung up before the answer: nobody knows its handle."""
         message = self.receipts[handle].message
         if message.received == now and self._holds(message, handle, now):
             del self.receipts[handle]
@@ -379,7 +379,7 @@ class Model:
     # Delete and change visibility.
 
     def deletable(self, queue: Queue, handle: str, now: int) -> list[Message]:
-        """The message that a handle deletes; none if it is gone already, which is fine [9, 12]."""
+        """The message that a handle deletes; empty if it is already gone, which is no error [9, 12]."""
         message = self._behind(queue, handle)
         if not message.here:
             return []
@@ -413,7 +413,7 @@ class Model:
     # Queues.
 
     def purge(self, queue: Queue) -> None:
-        """Everything goes, whatever its state, and the dedup memory with it [31, 45]."""
+        """Delete all messages, whatever their state, and all deduplication ids [31, 45]."""
         for message in list(queue.messages):
             self.remove(queue, message)
         queue.accepted.clear()
@@ -441,7 +441,7 @@ class Model:
             raise Refusal(BAD_VALUE)
 
     def step_move(self, task: Task, now: int) -> list[tuple[Queue, Message]]:
-        """Moves what may be moved by now, oldest first; what arrived where [28, 29]."""
+        """Move the messages that may be moved by now, oldest first. Returns each with its new queue [28, 29]."""
         moved: list[tuple[Queue, Message]] = []
         source = self.queues.get(task.source)
         if source is None or now - task.started > LONGEST_MOVE:
@@ -467,7 +467,7 @@ class Model:
         return moved
 
     def _move(self, source: Queue, message: Message, target: Queue, now: int) -> Message:
-        """A new life at the end of another queue, as if it were sent there now."""
+        """A new message at the end of another queue, as if it were sent there now."""
         self.remove(source, message)
         number = self.next_number()
         moved = Message(number, message.body, message.tag, message.group, None, sent=now, enqueued=now, arrived=now)

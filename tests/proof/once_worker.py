@@ -1,7 +1,7 @@
-"""A worker process of the end-to-end proof, made to be killed.
+"""A worker process of the end-to-end proof (`test_once.py`), which is killed at any time.
 
-In transactional mode its effect is a row in the ledger's own database. In lease mode it is a line in a file of its
-own, written before and after the work, with the key and the fence.
+In transaction mode, its effect is a row in the ledger's own database. In lease mode, it writes a line to a file of its
+own before and after the work, with the key and the fence.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def build(mode: str, ledger_url: str, endpoint: str, witness: str) -> App:
 
 
 def main(mode: str, ledger_url: str, endpoint: str, witness: str, log: str, can_stop: Event) -> None:
-    """`can_stop` is set when a signal to stop no longer just ends the process."""
+    """`can_stop` is set when SIGTERM has a handler, and no longer kills the process."""
     with open(log, "a") as errors:
         os.dup2(errors.fileno(), 2)
-    # The app has its own handler while it runs. Whoever is told to stop before that has nothing to finish.
+    # The app has its own handler while it runs. A process that is stopped before that has nothing to finish.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     can_stop.set()
     report = build(mode, ledger_url, endpoint, witness).run(drain=5)

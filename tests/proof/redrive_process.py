@@ -1,4 +1,4 @@
-"""A redrive in a process of its own, made to be killed at a place that the test names."""
+"""A redrive in a process of its own, which is killed at a point that the test names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semel.sqs.client import admin
 
 
 def killer(point: str, nth: int) -> Callable[[str], None]:
-    """Dies, as by `kill -9`, when `point` is passed for the nth time."""
+    """Kills the process with SIGKILL when `point` is passed for the nth time."""
     passed = [0]
 
     def crash(here: str) -> None:
@@ -32,7 +32,7 @@ def killer(point: str, nth: int) -> Callable[[str], None]:
 
 
 def client_for(url: str, *, admitted: bool) -> Client:
-    """`admitted`: whether the broker's admin interface is used, or only what SQS has too."""
+    """`admitted`: use the broker's admin interface. Otherwise, only the calls of SQS."""
     client = Client(url, "us-east-1", access_key="test", secret_key="test", sleep=lambda _seconds: None)
     if not admitted:
         admin._known[client] = False
@@ -49,7 +49,7 @@ def redriver(
     def clock() -> float:
         return time.time() + ahead
 
-    seconds = itertools.count()  # time flies, so that no rate has to be waited for
+    seconds = itertools.count()  # each look at the clock is a second later, so no rate makes the redrive wait
     options: dict[str, Any] = {"monotonic": lambda: float(next(seconds))}
     if not admitted:
         options["access"] = SqsAccess(client.queue(plan["queue"]), clock=clock, wait=0)

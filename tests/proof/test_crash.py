@@ -1,7 +1,7 @@
-"""A real broker under load, killed with SIGKILL again and again: what it acknowledged is there when it is back.
+"""A real broker under load, killed with SIGKILL again and again: everything it acknowledged is there when it is back.
 
-SIGKILL ends the process, not the machine: what the operating system has been given survives. That the broker also waits
-for the disk is held by the last test, which looks at how the database is opened.
+SIGKILL ends the process, not the machine: everything that was written to the operating system survives.
+`test_power_loss.py` tests that the broker also waits for the disk.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from crash_witness import Promise, Witness
 import suite
 
 KILLS: Final = suite.effort(fast=4, full=20)
-MOST_KILLS: Final = suite.effort(fast=4, full=60)  # if none of them has cut off a send to the FIFO queue
+MOST_KILLS: Final = suite.effort(fast=4, full=60)  # the limit, if KILLS kills cut off no send to the FIFO queue
 _LOOKS: Final = 6
-# Together with what the load sends, more than the broker keeps of the dedup window in memory.
+# Together with what the load sends, more deduplication ids than the broker keeps in memory.
 _PURGED, _REMEMBERED = "purged.fifo", suite.effort(fast=1_000, full=98_000)
 _DRAIN_SECONDS: Final = 10
-# The dead-letter queue first: what a move task takes to WORK between two looks is seen twice, never not at all.
+# The dead-letter queue first: a message that a move task moves to WORK meanwhile is seen twice, but never missed.
 _HOMES: Final = {DEAD: WORK, WORK: WORK, STANDARD: STANDARD, FIFO: FIFO}
 _COUNTS: Final = {
     "ApproximateNumberOfMessages": "visible",
@@ -58,7 +58,7 @@ _COUNTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What the crashes left behind."""
+    """The result of all crashes."""
 
     witness: Witness
     tally: Counter[str]
@@ -81,7 +81,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
 
 
 class Ordeal:
-    """Load, kill, restart, look; over and over, and in the end everything is taken out of the queues."""
+    """Load, kill, restart and inspect, over and over. In the end, everything is received and deleted."""
 
     def __init__(self, data: Path, log: IO[bytes]) -> None:
         self._data, self._log = data, log
@@ -118,7 +118,7 @@ class Ordeal:
         return Aftermath(self._witness, self._tally, self._kills)
 
     def _is_enough(self) -> bool:
-        sent_again = self._tally["sent again after a crash"]  # which is up to chance: a producer often waits for room
+        sent_again = self._tally["sent again after a crash"]  # this depends on chance: a producer often waits for room
         return self._kills >= MOST_KILLS or (self._kills >= KILLS and sent_again > 0)
 
     def _start(self) -> Process:
@@ -143,7 +143,8 @@ class Ordeal:
         ]
 
     def _look(self, broker: Process) -> None:
-        """Only what is still wrong at the last look counts: a move task may be at work meanwhile, and time passes."""
+        """Inspect the queues several times. Only what is wrong each time counts, because a move task may be running and
+        time passes."""
         wire = Wire(broker.port)
         standing: dict[str, Promise] | None = None
         for _ in range(_LOOKS):
@@ -152,7 +153,7 @@ class Ordeal:
             after = {queue: _counts(wire, queue) for queue in _HOMES}
             wrong = self._witness.inspect(peeked, _HOMES)
             for queue, messages in peeked.items():
-                # Nobody calls, so counts only ever change in one direction: equal ones have not changed in between.
+                # Without calls, counts change only in one direction. So if both are equal, they have not changed.
                 if before[queue] == after[queue] != Counter(message["State"] for message in messages):
                     wrong[f"the counts of {queue} differ from its messages"] = Promise.COUNTS
             standing = wrong if standing is None else {text: wrong[text] for text in standing if text in wrong}
@@ -200,7 +201,7 @@ def _create_queues(wire: Wire) -> None:
 
 
 def _fill_the_dedup_window(wire: Wire) -> None:
-    """A queue that is purged again leaves its dedup ids and its rows for the broker to clean up under load."""
+    """A queue that is filled and purged leaves deduplication ids and rows, which the broker cleans up under load."""
     wire.call("CreateQueue", QueueName=_PURGED, Attributes={"FifoQueue": "true"})
     for start in range(0, _REMEMBERED, 10):
         ids = [str(number) for number in range(start, start + 10)]

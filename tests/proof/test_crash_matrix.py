@@ -1,6 +1,6 @@
-"""Whatever breaks, wherever: each row of the crash matrix, in both modes, on every store.
+"""The crash matrix: each way in which something can break (`ROWS`), in both modes, on every store.
 
-In lease mode an effect that was made before the crash may be made again, always with the same key; in transaction mode
+In lease mode, an effect that happened before the crash may happen again, always with the same key. In transaction mode,
 the effects table has each key once. In both, no message is lost, and each one is out of the queue in the end.
 """
 
@@ -56,7 +56,7 @@ TRANSACTIONS: Final = [case for case in CASES if case[1] == TRANSACTION_MODE]
 
 
 def tiered(cases: Iterable[tuple[str, str]]) -> list[Any]:
-    """moto, which stands in for DynamoDB, takes as long as all others together."""
+    """DynamoDB is slow: moto, which stands in for it, takes as long as all other stores together."""
     slow = {"dynamodb": [pytest.mark.slow]}
     return [pytest.param(case, id="-".join(case), marks=slow.get(case[0], [])) for case in cases]
 
@@ -89,7 +89,7 @@ def test_row_0_a_receive_whose_answer_is_lost_delays_the_message_and_no_more(cas
             worker.drain()
         place.broker.faults.clear()
         worker.drain()
-        case.assert_nothing_done()  # handed out to nobody, and hidden until its time is over
+        case.assert_nothing_done()  # nobody has received it, and it stays hidden until its visibility timeout ends
         place.clock.advance(LEASE + 1)
         worker.drain()
     assert consumer.in_flight.admission.in_use == 0
@@ -131,7 +131,7 @@ def test_row_2_the_claim_of_a_dead_worker_is_taken_over_when_its_lease_is_over_a
     case: Case, point: str
 ) -> None:
     place = case.place
-    place.broker.faults.set("duplicate", 1.0)  # SQS shows the message again at once
+    place.broker.faults.set("duplicate", 1.0)  # SQS makes the message visible again at once
     first = case.worker(crash_at=point)
     first.drain()
     assert first.crashed_at == point
@@ -160,7 +160,7 @@ def test_row_3_half_of_an_external_effect_is_done_again_under_the_same_key_and_h
 
 
 def test_row_4_a_crash_between_the_work_and_its_record_repeats_the_work_or_undoes_it(case: Case) -> None:
-    # Where both are one commit, the last place before it is the one in question.
+    # In transaction mode both are one commit, so the last point before it is tested.
     worker = case.worker(crash_at="before_commit" if case.transactional else "after_work")
     worker.drain()
     assert worker.crashed_at is not None
@@ -201,7 +201,7 @@ def test_row_6_a_delete_with_an_old_handle_is_made_up_for_by_whoever_has_the_fre
     place, other = case.place, case.worker()
 
     def meanwhile(_ctx: Context) -> None:
-        other.drain()  # gets the message too, sees that it is held, and puts it back: the newer handle is its own
+        other.drain()  # receives the message too, finds it claimed, and returns it: now it has the newer handle
 
     place.broker.faults.set("duplicate", 1.0)
     first = case.worker(before=meanwhile)
@@ -240,7 +240,7 @@ def test_row_7a_a_heartbeat_that_fails_for_a_moment_is_made_up_for_and_nothing_i
         place.clock.advance(LEASE / 3)
         worker.worker.beat()
         assert not ctx.lost.is_set()
-        place.clock.advance(LEASE * 0.9)  # past where the first visibility timeout and the first lease would have ended
+        place.clock.advance(LEASE * 0.9)  # past the ends of the first visibility timeout and the first lease
         case.worker().drain()
 
     worker = case.worker(before=work_long)
@@ -260,7 +260,7 @@ def test_row_7a_if_sqs_confirms_no_heartbeat_until_the_visibility_ends_the_work_
             worker.worker.beat()
         assert not ctx.lost.is_set()
         place.broker.faults.clear()
-        case.worker().drain()  # SQS shows it to others by now
+        case.worker().drain()  # by now, SQS delivers it to others
 
     worker = case.worker(before=work_long)
     worker.drain()
@@ -290,8 +290,8 @@ def test_row_7a_if_the_ledger_confirms_no_heartbeat_until_the_lease_ends_the_wor
 
 
 def test_row_7b_work_whose_handle_has_become_invalid_goes_on_and_its_lease_keeps_others_off(case: Case) -> None:
-    # On a FIFO queue, where SQS refuses a handle whose message is visible again. On a Standard one it takes the call
-    # and does nothing, and the fence alone decides.
+    # On a FIFO queue, SQS refuses a handle whose message is visible again. On a Standard queue it accepts the call and
+    # does nothing, and only the fence decides.
     place = case.place
     place.queue("orders.fifo")
     place.send({"id": 7}, "orders.fifo")
@@ -341,7 +341,7 @@ def test_row_8_a_zombie_takes_nothing_away_from_a_successor_that_is_not_done_yet
 
     def sleep_through_the_lease(_ctx: Context) -> None:
         place.clock.advance(LEASE + 1)
-        successor.drain()  # has the claim now, and dies with it
+        successor.drain()  # wins the claim, and dies with it
 
     zombie = case.worker(before=sleep_through_the_lease)
     consumer = take(zombie)
@@ -378,13 +378,13 @@ def test_row_9_of_two_copies_one_runs_and_the_other_waits_for_the_rest_of_the_le
 
 def test_row_10_a_message_that_was_sent_twice_runs_once(case: Case) -> None:
     place, worker = case.place, case.worker()
-    place.send({"id": 7})  # in one receive with its twin
+    place.send({"id": 7})  # it comes in one receive with the first copy
     worker.drain()
     assert case.effects.all() == [("7", 1)]
     place.clock.advance(LEASE + 2)
     worker.drain()
     case.assert_done_once()
-    place.send({"id": 7})  # and after all is done
+    place.send({"id": 7})  # this copy comes when the key is done
     worker.drain()
     case.assert_done_once()
 
@@ -450,7 +450,7 @@ def test_row_12_while_the_ledger_is_down_nothing_runs_and_the_message_comes_back
 def test_row_12_a_ledger_that_goes_down_during_the_work_loses_nothing_and_doubles_nothing(case: Case) -> None:
     place = case.place
     with contextlib.ExitStack() as outage:
-        # In a transaction, before its first statement; else before the record of what was done.
+        # In transaction mode before the first statement, in lease mode before the record.
         hook: dict[str, Any] = {
             "before" if case.transactional else "after": lambda _ctx: outage.enter_context(case.store.outage())
         }
@@ -459,7 +459,7 @@ def test_row_12_a_ledger_that_goes_down_during_the_work_loses_nothing_and_double
         worker.worker.work(consumer)
     assert len(place.messages()) == 1
     if not case.transactional:
-        worker.worker.finish(consumer)  # the record is made as long as the claim is ours
+        worker.worker.finish(consumer)  # the record succeeds, because the claim is still ours
         case.assert_done_once(fence=1)
         return
     case.assert_nothing_done()
@@ -522,7 +522,7 @@ def test_row_14_a_duplicate_that_comes_after_all_of_its_retention_is_still_known
     assert place.ledger.purge() == 0
     assert worker.drain() == 0
     case.assert_done_once()
-    place.clock.advance(14 * DAY - 60)  # and after as long again in a dead-letter queue
+    place.clock.advance(14 * DAY - 60)  # and after the same time again, as in a dead-letter queue
     assert place.ledger.purge() == 0
     place.send({"id": 7})
     assert worker.drain() == 0
@@ -530,7 +530,7 @@ def test_row_14_a_duplicate_that_comes_after_all_of_its_retention_is_still_known
 
 
 def test_every_crash_point_loses_nothing(case: Case) -> None:
-    """The rows again as one sweep: die at each point in turn, with ten messages, and find each effect in the end."""
+    """All points in one sweep: with ten messages, a worker dies at each point in turn. In the end all effects exist."""
     place = case.place
     for n in range(100, 109):
         place.send({"id": n})

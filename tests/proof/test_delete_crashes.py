@@ -1,5 +1,5 @@
-"""A delete, and the restore of its snapshot, killed with SIGKILL at each phase and run again: at any time every message
-is in the queue or in a snapshot, and what comes back is processed once."""
+"""A delete of dead-letter messages, and the restore of its snapshot, killed with SIGKILL at each phase and run again:
+at any time every message is in the queue or in a snapshot, and restored messages are processed once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOWHERE = ("", 1)
 
 @pytest.fixture(scope="module")
 def processes() -> Any:
-    """New processes from one that has everything imported already."""
+    """Forks new processes from one that has already imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["semel.dlq.service", "semel.sqs.client.config"])
     return context
@@ -66,12 +66,12 @@ class Case:
         place.clock.advance(1)
 
     def dies(self, work: Callable[..., None], *arguments: Any) -> bool:
-        """Runs it in a process of its own; whether it was killed there."""
+        """Run it in a process of its own. Returns whether it was killed there."""
         process = self._processes.Process(target=work, args=arguments)
         process.start()
         process.join(60)
         assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
-        self.place.clock.advance(130)  # what it had claimed is visible again
+        self.place.clock.advance(130)  # until the messages that it had claimed are visible again
         return bool(process.exitcode)
 
     def delete(self, name: str, point: str, nth: int) -> bool:
@@ -87,7 +87,7 @@ class Case:
         return self.dies(delete_process.restore, self.place.broker.url, str(file), self._admitted, point, nth)
 
     def kept(self) -> list[int]:
-        """Numbers of the messages in snapshots."""
+        """The numbers of the messages in snapshots."""
         lines = [line for file in self.snapshots() for line in file.read_text().splitlines()]
         return [json.loads(json.loads(line)["body"])["n"] for line in lines]
 
@@ -98,7 +98,7 @@ class Case:
         return [json.loads(message["Body"])["n"] for message in self.place.broker.peek(self.dead, limit=1_000)]
 
     def worked_off(self) -> Counter[int]:
-        """Everything is redriven, and a worker with a ledger works on it."""
+        """Redrive everything, and let a worker with a ledger handle it."""
         app = App()
 
         @app.handler(self.queue)
@@ -141,6 +141,6 @@ def test_a_restore_that_is_killed_loses_nothing_and_what_comes_twice_is_done_onc
     assert not case.restore("all.jsonl", *NOWHERE)
     copies = Counter(case.in_queue())
     assert set(copies) == set(range(COUNT))
-    # SQS takes a FIFO message once; on a Standard queue only the batch that was under way may be there twice.
+    # A FIFO queue accepts each message once. In a Standard queue, only the batch that was under way may be there twice.
     assert sum(copies.values()) <= COUNT + (0 if fifo or point == "before_restore_send" else 10)
     assert case.worked_off() == Counter(dict.fromkeys(range(COUNT), 1))

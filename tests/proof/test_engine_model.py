@@ -1,8 +1,8 @@
-"""Random calls to the engine and to a model of SQS in plain Python: every answer must be one that the model allows.
+"""Random calls to the engine and to a model of SQS in plain Python (`model.py`): the model must allow every answer.
 
-After every step the database is checked as well: its counters and groups against what its rows say, its rows
-against the model's lists. Steps run in transactions of random length; some are rolled back, and then nothing has
-happened. SEMEL_PROOF_EXAMPLES=5000 makes it a long hunt with new random numbers each time.
+After every step the database is checked, too: its counters and groups against its rows, and its rows against the
+model's lists. Steps run in transactions of random length; some are rolled back, and then they must have had no effect.
+SEMEL_PROOF_EXAMPLES=5000 makes it a long search with new random numbers each time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from semel.sqs.errors import ServiceError
 PLAIN, WORK, WORK_DEAD = "plain", "work", "work-dead"
 ORDERS, EVENTS, EVENTS_DEAD = "orders.fifo", "events.fifo", "events-dead.fifo"
 QUEUES: Final = (PLAIN, WORK_DEAD, WORK, ORDERS, EVENTS_DEAD, EVENTS)
-# An example plays in a few of the queues, so that much happens in each.
+# An example uses only a few of the queues, so that much happens in each.
 SCENES: Final = (
     *((PLAIN,), (ORDERS,), QUEUES),
     *((WORK, WORK_DEAD), (WORK, WORK_DEAD, PLAIN), (EVENTS, EVENTS_DEAD), (EVENTS, EVENTS_DEAD, ORDERS)),
@@ -66,12 +66,12 @@ START: Final = 1_700_000_000_000
 ARN: Final = "arn:aws:sqs:us-east-1:000000000000:"
 STATES: Final = {0: State.VISIBLE, 1: State.IN_FLIGHT, 2: State.DELAYED}
 
-# Group, dedup id, delay and tag of a message; which handle of a queue; an attribute and its new value.
+# Group, deduplication id, delay and tag of a message; which handle of a queue; an attribute and its new value.
 Parts = tuple[str | None, str | None, int | None, str | None]
 Which = tuple[str, int]
 Change = tuple[str, int]
 
-# What steps choose from; what should come often is there often.
+# The values that steps choose from. A value that should come often is repeated.
 SMALL: Final = range(8)
 QUEUE: Final = range(6)
 SELDOM: Final = (False, False, False, False, True)
@@ -100,10 +100,10 @@ F = TypeVar("F", bound=Callable[..., None])
 def step(
     weight: int, list_options: dict[str, Sequence[Any]] | None = None, **options: Sequence[Any]
 ) -> Callable[[F], F]:
-    """A step of the walk, taken as often as its weight says: traffic, mostly. (Rules of hypothesis have no weights.)
+    """Registers a step, which is taken as often as its weight says. (Hypothesis's own rules have no weights.)
 
-    Its arguments: one of each of `options`, drawn together because a draw is what costs time; a few of each of
-    `list_options`."""
+    Its arguments are one value of each of `options`, drawn together because each draw takes time, and a few values of
+    each of `list_options`."""
 
     def register(function: F) -> F:
         name = function.__name__
@@ -124,7 +124,7 @@ def step(
 
 
 def any_step() -> st.SearchStrategy[Chosen]:
-    # A failing walk is made simpler by putting the first of these in place of others.
+    # When hypothesis shrinks a failing example, it replaces steps by the first of these.
     return st.sampled_from(sorted(WEIGHTED, key=lambda name: name != "wait")).flatmap(STEPS.__getitem__)
 
 
@@ -184,7 +184,7 @@ class EngineAndModel(RuleBasedStateMachine):
         return Caller(self.now)
 
     def begin(self) -> None:
-        """Opens a transaction if none is open, and brings the model to the present."""
+        """Open a transaction if none is open, and bring the model to the present time."""
         if not self.in_transaction:
             self.engine.begin()
             self.in_transaction = True
@@ -194,7 +194,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.engine.woken()
 
     def call(self, operation: str, **params: Any) -> dict[str, Any]:
-        """The engine's answer; its errors as the model says them."""
+        """The engine's answer. Its errors are raised as the model's Refusal."""
         try:
             return self.engine.perform(operation, params, self.caller())
         except ServiceError as error:
@@ -218,13 +218,13 @@ class EngineAndModel(RuleBasedStateMachine):
         return {name: set(queue.receivable(self.now)) for name, queue in self.model.queues.items()}
 
     def check_woken(self, before: dict[str, set[Message]]) -> None:
-        """Whatever a call makes available, whoever waits for it is told."""
+        """If a call makes messages receivable, those who wait for them are woken."""
         woken = self.engine.woken()
         for name, after in self.receivable().items():
             assert after <= before.get(name, set()) or name in woken or self.engine.next_look(name) <= self.now
 
     def choose(self, number: int, wanted: Callable[[Queue], object] = lambda queue: True) -> str:
-        """A queue of the scene, if possible one that is as wanted: most steps should have something to work on."""
+        """A queue of the scene, preferably one that `wanted` accepts, so that most steps have something to work on."""
         there = [name for name in self.scene if name in self.model.queues and wanted(self.model.queues[name])]
         return (there or self.scene)[number % len(there or self.scene)]
 
@@ -238,7 +238,7 @@ class EngineAndModel(RuleBasedStateMachine):
     # Send.
 
     def entry(self, name: str, parts: Parts) -> Entry:
-        """Mostly one that the queue takes; its body is new, except where dedup looks at the body."""
+        """An entry that the queue mostly accepts. Its body is new, except where deduplication uses the body."""
         group, dedup_id, delay, tag = parts
         if name == PLAIN:
             group = None
@@ -333,7 +333,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @step(5, where=QUEUE, limit=MOST, times=(1, 2, 4, 8))
     def receive_and_release(self, where: int, limit: int, times: int) -> None:
-        """What it takes for a message to be received often."""
+        """Makes messages be received often."""
         name = self.choose(where, lambda queue: queue.receivable(self.now))
         for _ in range(times):
             self.receive_from(name, limit, 0, None)
@@ -399,17 +399,17 @@ class EngineAndModel(RuleBasedStateMachine):
         return handed
 
     def turns(self, name: str) -> dict[str, int]:
-        """How long ago a group had its turn is for the engine to say; what follows from it, for the model."""
+        """The order in which groups were served is taken from the engine; its consequences are the model's."""
         return {group.name: group.turn for group in self.generation(name).groups.values()}
 
     def check_turns(self, queue: Queue, served: list[str]) -> None:
-        """A group that was served goes behind all that were not [54]."""
+        """A group that was served goes behind all groups that were not [54]."""
         turns = self.turns(queue.name)
         latest = sorted(turns, key=lambda group: turns[group])[len(turns) - len(set(served)) :]
         assert latest == list(dict.fromkeys(served))
 
     def dead_letters(self, queue: Queue, here: dict[str, Message]) -> list[Message]:
-        """Those that are in the dead-letter queue now, in the order in which they went there."""
+        """The messages that are in the dead-letter queue now, in the order in which they got there."""
         if queue.redrive is None or queue.redrive.target not in self.model.queues:
             return []
         target = self.engine.store.queues[queue.redrive.target].generation
@@ -456,7 +456,7 @@ class EngineAndModel(RuleBasedStateMachine):
         return attributes
 
     def give_back(self, queue: Queue, handles: list[str]) -> None:
-        """What the server does if a client is gone before it gets its answer."""
+        """What the server does if a client hangs up before it gets its answer."""
         before = self.receivable()
         self.engine.give_back(queue.name, handles, self.now, self.now)
         for handle in handles:
@@ -498,7 +498,7 @@ class EngineAndModel(RuleBasedStateMachine):
             raise Refusal(refused)
 
     def try_to_delete_in_model(self, name: str, handles: list[str]) -> list[str | None]:
-        """What each is answered with; all are looked at before any is deleted."""
+        """The result for each handle. All handles are checked before any message is deleted."""
         queue = self.model.queue(name)
         doomed: set[Message] = set()
 
@@ -556,7 +556,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @step(6, what=ENDINGS, which=SMALL, offset=(-1, 0, 0, 0, 1))
     def wait_for(self, what: str, which: int, offset: int) -> None:
-        """To just before, at, or just after a moment when something ends."""
+        """Advance the time to just before, exactly to, or just after a moment when something ends."""
         queues = [self.model.queues[name] for name in self.scene if name in self.model.queues]
         moments = sorted({moment for queue in queues for moment in endings(queue, what) if moment > self.now + 1})
         if moments:
@@ -643,7 +643,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert measures.oldest_age == (self.now - min(arrivals, default=self.now)) / SECOND
 
     def look_at_messages(self, name: str, queue: Queue) -> None:
-        """Peeking shows what is there, whether or not anyone has looked at the queue since."""
+        """A peek shows the present state, even if no call has expired anything in the queue since."""
         shown = self.peek(name)
         messages = sorted(queue.messages, key=lambda message: message.number)
         assert [item["MessageId"] for item in shown] == [message.message_id for message in messages]
@@ -762,7 +762,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @step(1, flushed=EITHER)
     def roll_back(self, flushed: bool) -> None:
-        """Nothing of it has happened, also if only the commit itself failed."""
+        """A transaction that is rolled back has no effect, also if only the commit itself failed (`flushed`)."""
         if self.in_transaction:
             if flushed:
                 self.engine.flush()
@@ -777,7 +777,8 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @step(2, orderly=EITHER)
     def reopen(self, orderly: bool) -> None:
-        """What was not committed has then not happened. A database in memory is gone when it is closed."""
+        """Close and open the engine again. Without a commit, the transaction has no effect. (Not for a database in
+        memory, which is gone when it is closed.)"""
         if self.folder is None:
             return
         if orderly:
@@ -789,7 +790,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.engine = self.open()
 
     def kill(self) -> None:
-        """The files as they are at this moment, without what the process would do at its end."""
+        """Keep the files as they are at this moment, without what the process would write at its end."""
         assert self.folder is not None
         copy = Path(tempfile.mkdtemp(prefix="semel-proof-"))
         for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
@@ -800,14 +801,14 @@ class EngineAndModel(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
         self.folder = copy
 
-    # What holds after every step.
+    # What must hold after every step.
 
     @invariant()
     def check(self) -> None:
         self.whoever_waits_looks_in_time()
         store = self.engine.store
         if store._sent_plain or store._sent or store._deleted:
-            return  # looking into the table would have it written, which a later step may be the one to forget
+            return  # reading the table would write these out, and hide a bug in a later step that forgets to
         self.every_message_is_where_the_model_has_it()
         self.counters_are_what_counting_gives()
         self.groups_are_what_their_messages_make_them()
@@ -822,7 +823,7 @@ class EngineAndModel(RuleBasedStateMachine):
             messages = {}
             for number, message_id, enqueued, _ in kept:
                 state = generation.states.get(number)
-                # A hidden message whose time has come is visible, though nobody has looked yet.
+                # A hidden message whose timeout has ended is visible, even if no call has expired it yet.
                 kind = 0 if state is None or state.due <= self.now else state.state
                 messages[message_id] = STATES[kind], 0 if state is None else state.receives, enqueued
             assert messages == {
@@ -851,7 +852,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert generation.busy_groups == sum(bool(group.in_flight) for group in generation.groups.values())
 
     def groups_are_what_their_messages_make_them(self) -> None:
-        """Every group has messages, every grouped message a group; what is ready can be found."""
+        """Every group has messages, every message with a group id is in its group, and ready messages can be found."""
         for name in self.model.queues:
             generation = self.generation(name)
             assert generation.cursor < generation.next_number, "a message that is sent now would not be found"
@@ -904,7 +905,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
 
 class OnDisk(EngineAndModel):
-    """With the engine closed and opened again at any time."""
+    """The engine is closed and opened again at any time."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="semel-proof-"))
@@ -917,7 +918,7 @@ class OnDisk(EngineAndModel):
 
 
 class RebuiltAtEveryStep(EngineAndModel):
-    """The engine is killed after every step, and what is in memory is worked out anew from the database."""
+    """The engine is killed after every step, and its memory is rebuilt from the database."""
 
     steps_to_live = 1
 
@@ -935,13 +936,14 @@ class RebuiltAtEveryStep(EngineAndModel):
 
 
 class RebuiltAfterAFewSteps(RebuiltAtEveryStep):
-    """It gets to use what it has worked out."""
+    """The engine is killed after every few steps, so that it uses the memory that it has rebuilt."""
 
     steps_to_live = 4
 
 
 class InSmallSteps(EngineAndModel):
-    """With limits so low that everything that is done in portions is. It is brought up to date before each step."""
+    """With very low limits, so that everything that can be done in portions is. The engine expires everything before
+    each step."""
 
     def new_model(self) -> Model:
         return Model(max_in_flight=6, look_ahead=6, move_step=2)
@@ -954,7 +956,8 @@ class InSmallSteps(EngineAndModel):
 
 
 class RebuiltInSmallSteps(RebuiltAtEveryStep, InSmallSteps):
-    """With a receive log that is trimmed all the time: what is built anew comes from rows that were appended again."""
+    """With a receive log that is trimmed all the time, so that the memory is rebuilt from rows that were appended
+    again."""
 
     def take(self, chosen: Chosen) -> None:
         self.begin()
@@ -974,7 +977,7 @@ def endings(queue: Queue, what: str) -> Iterator[int]:
 
 
 def outcome(call: Callable[[], object]) -> str | None:
-    """The code of the error that a call ends in, None if it succeeds."""
+    """The error code of a call, or None if it succeeds."""
     try:
         call()
     except Refusal as refusal:
@@ -987,13 +990,13 @@ def allowed(call: Callable[..., object], *arguments: object) -> bool:
 
 
 def by_id(answer: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """A batch's answers by their entry; empty lists are left out, and every entry is in one."""
+    """A batch's answers by the number of their entry. The answer has no empty lists."""
     assert all(answer.values())
     return {int(entry["Id"]): entry for entry in (*answer.get("Successful", ()), *answer.get("Failed", ()))}
 
 
 def dead_letter_queue(name: str, other: int) -> str:
-    """Mostly the queue's own, sometimes another of the same type."""
+    """Mostly the queue's own dead-letter queue, sometimes another one of the same type."""
     family = QUEUES[:3] if name in QUEUES[:3] else QUEUES[3:]
     others = [queue for queue in (WORK_DEAD, EVENTS_DEAD, *family) if queue != name and queue in family]
     return others[other % len(others)]

@@ -1,4 +1,4 @@
-"""The small models: no interleaving of two workers, or of two drivers, breaks a rule, and each of 26 mistakes does."""
+"""The small models: no interleaving of two workers or two drivers breaks a rule, and each of 26 mistakes is found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_each_mistake_of_a_ledger_or_a_consumer_is_found(mistake: str) -> None:
 
 @pytest.mark.parametrize("ack", ["sealed", "committed"])
 def test_no_interleaving_of_two_drivers_loses_or_doubles_a_message(ack: str) -> None:
-    """One message, however often the drivers take turns; two messages, with one driver stopped for a while."""
+    """With one message, all interleavings of the drivers. With two messages, a driver may be interrupted once (in the
+    full tier: twice) while the other one continues."""
     for model in (
         Batches(Driver(ack), faults=NO_FAULTS, messages=1),
         Batches(Driver(ack), faults=NO_FAULTS, switches=suite.effort(fast=1, full=2)),
@@ -46,8 +47,8 @@ def test_no_interleaving_of_two_drivers_loses_or_doubles_a_message(ack: str) -> 
 @pytest.mark.parametrize("ack", ["sealed", "committed"])
 @pytest.mark.parametrize("fault", EACH_FAULT)
 def test_no_fault_makes_two_drivers_lose_or_double_a_message(ack: str, fault: str) -> None:
-    """A driver or a task dies, a message comes again, a delete gets no answer, the checkpoint is removed: each at any
-    step."""
+    """A driver or a task dies, a message is redelivered, a delete gets no answer, or the checkpoint is removed. Each
+    may happen at any step."""
     faults = NO_FAULTS._replace(**{fault: 1, "total": 1})
     exploration = explore(Batches(Driver(ack), faults=faults, switches=1), live=False)
     assert exploration.violation is None, str(exploration.violation)

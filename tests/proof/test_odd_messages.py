@@ -1,9 +1,9 @@
-"""Messages that say anything at all: whatever a sender puts into one, the app goes on, the message is handled or ends
-in the dead-letter queue, and the one beside it is handled.
+"""Messages with any content: whatever a sender puts into a message, the app continues, the message is handled or
+dead-lettered, and the message beside it is handled.
 
-The messages are made up: bodies, attributes of all types under all names that Semel gives a meaning to, ids of FIFO
-queues. They are sent to a real broker, which refuses what SQS refuses, and read by all that read messages.
-SEMEL_PROOF_EXAMPLES=5000 makes it a long hunt with new random numbers each time.
+Hypothesis makes up the messages: bodies, attributes of all types under all names that mean something to Semel, and ids
+for FIFO queues. They are sent to a real broker, which refuses what SQS refuses, and read by everything in Semel that
+reads messages. SEMEL_PROOF_EXAMPLES=5000 makes it a long search with new random numbers each time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PROOF = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# What a message can be.
+# The possible messages.
 
 NAMES = [
     *(
@@ -60,7 +60,7 @@ sendable = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\u
 texts = st.text(sendable, min_size=1, max_size=40)
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | texts
 nested = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3))
-# What looks like an attribute that was packed, and is not always one.
+# Values that look like a packed attribute, valid or not.
 parts = (
     st.tuples(st.sampled_from(["String", "Number", "Binary", "String.x", "Strings", ""]), texts).map(list)
     | st.tuples(st.just("Binary"), st.just(""), st.binary(max_size=5).map(lambda b: base64.b64encode(b).decode())).map(
@@ -112,7 +112,7 @@ bodies = orders.map(json.dumps) | nested.map(json.dumps) | texts | odd_texts
 tokens = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=128)
 
 
-# Who reads them.
+# The apps that read them.
 
 
 @dataclass
@@ -196,7 +196,7 @@ def place() -> Iterator[Place]:
 
 
 def dead_letters(place: Place, queue: str) -> list[str]:
-    """The MessageIds that they had, read as an operator's tools read them; they are taken out of the queue."""
+    """The original MessageIds of all dead-letter messages, read as the dead-letter tools do. Empties the queue."""
     ids = []
     for message in place.messages(queue):
         lazy = LazyMessage(message, queue)

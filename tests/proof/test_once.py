@@ -1,7 +1,7 @@
-"""End to end: a faulty broker, four workers of which one is killed every second, and every effect exactly once.
+"""End to end: a faulty broker, and four workers, one of which is killed every second. Each effect happens exactly once.
 
 5,000 messages; 5 % duplicate deliveries, 5 % lost deletes, 2 % lost answers, 2 % visibility timeouts that end early.
-`process_crashes` does more to more processes, over every store, for longer.
+`process_crashes` has more faults, more processes and every store, and runs for longer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ MESSAGES: Final = suite.effort(fast=1_500, full=5_000)
 WORKERS: Final = 4
 LEAST_KILLS: Final = suite.effort(fast=2, full=5)
 PATIENCE: Final = 240.0
-# Workers are forked from a process that has loaded all they need: one that lives for a few seconds should spend them
-# at work. Each opens its own ledger and its own connections.
+# Workers are forked from a process that has already imported what they need: a worker that lives for a few seconds
+# should not spend them on imports. Each opens its own ledger and its own connections.
 FROM_WARM: Final = multiprocessing.get_context("forkserver")
 FROM_WARM.set_forkserver_preload(["once_worker", "botocore.session", "psycopg_pool", "redis", "semel.sqs.client"])
 FAULTS: Final = ("duplicate=0.05", "lost-delete=0.05", "lost-answer=0.02", "early-visibility=0.02")
@@ -72,7 +72,7 @@ def faulty_broker(folder: Path) -> Iterator[str]:
 
 
 class Workers:
-    """Four processes; `kill_one` ends one as by a power cut, and starts another in its place."""
+    """Four processes. `kill_one` ends one with SIGKILL and starts another one in its place."""
 
     def __init__(self, mode: str, ledger_url: str, endpoint: str, folder: Path) -> None:
         self._arguments = (mode, ledger_url, endpoint)
@@ -119,7 +119,7 @@ class Workers:
 
 
 def run(mode: str, ledger_url: str, folder: Path, done: Callable[[], int]) -> Workers:
-    """Work all messages off under fire. Returns when every key is done and the queue is empty."""
+    """Process all messages while workers are killed. Returns when every key is done and the queue is empty."""
     with (
         faulty_broker(folder / "broker") as endpoint,
         Client(endpoint, "us-east-1", access_key="test", secret_key="test") as client,
@@ -159,7 +159,7 @@ def test_in_postgresql_transactions_every_effect_is_there_exactly_once(
         connection.execute("DROP TABLE IF EXISTS effects")
         connection.execute(
             "CREATE TABLE effects (n integer, fence bigint)"
-        )  # no key: nothing but Semel keeps it single
+        )  # without a unique key: only Semel prevents duplicates
 
         def count(what: str) -> int:
             row = connection.execute(f"SELECT {what} FROM effects").fetchone()
@@ -191,7 +191,7 @@ def test_with_leases_no_key_has_two_holders_at_once_and_none_is_lost(
 
 
 def assert_one_holder_at_a_time(workers: Workers) -> None:
-    """By fence order: a later holder begins only after the earlier one has ended, or was killed."""
+    """In the order of fences, a holder begins only after the earlier one has ended or was killed."""
     spans: defaultdict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for witness in workers.witnesses:
         begun: dict[tuple[int, int], float] = {}

@@ -1,7 +1,7 @@
-"""A power cut: only what was synced is left. Whatever was answered before is there.
+"""A power cut leaves only what was synced. Everything that the broker had answered before must still be there.
 
-The disk is played by the sync itself: each one keeps a copy of the files as they are when it begins, and a power cut
-leaves the newest copy. SIGKILL cannot show this, as the system still writes what a dead process had not synced.
+The disk is simulated in the sync call: each sync keeps a copy of the files as they are when it begins, and a power cut
+leaves the newest copy. SIGKILL cannot test this, because the system still writes what a dead process had not synced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semel.sqs.errors import ServiceError
 
 
 class Disk:
-    """What would be left of a data folder."""
+    """What a power cut would leave of a data folder."""
 
     def __init__(self, data: Path, kept: Path) -> None:
         self._data, self._kept = data, kept
@@ -109,7 +109,7 @@ def test_a_fifo_queue_keeps_its_order_and_its_dedup_ids(disk: Disk, tmp_path: Pa
         now = 0
         again = engine.perform("SendMessage", params, Caller(now))
         assert (again["MessageId"], again["SequenceNumber"]) == (answers[3]["MessageId"], answers[3]["SequenceNumber"])
-        # What is sent next has a number that nobody has seen: handles of what is lost must not fit it.
+        # The next message has a number that nobody has seen: handles of lost messages must not fit it.
         params |= {"MessageBody": "new", "MessageDeduplicationId": "new"}
         new = engine.perform("SendMessage", params, Caller(now))
         assert int(new["SequenceNumber"]) > max(int(answer["SequenceNumber"]) for answer in answers)
@@ -120,12 +120,12 @@ def test_a_fifo_queue_keeps_its_order_and_its_dedup_ids(disk: Disk, tmp_path: Pa
 def test_a_number_that_was_lost_is_not_given_out_again(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receipt handle of a message that is lost must not fit another one."""
+    """The receipt handle of a lost message must not fit another message."""
     with semel.broker.running(data=tmp_path / "data") as sqs:
         client = sqs.client()
         url = client.create_queue(QueueName="q")["QueueUrl"]
         client.send_message(QueueUrl=url, MessageBody="kept")
-        monkeypatch.setattr(syncer, "_fdatasync", lambda _: None)  # a disk that lies
+        monkeypatch.setattr(syncer, "_fdatasync", lambda _: None)  # a disk that syncs nothing
         client.send_message(QueueUrl=url, MessageBody="lost")
         handles = {
             message["Body"]: message["ReceiptHandle"]
@@ -142,7 +142,7 @@ def test_a_number_that_was_lost_is_not_given_out_again(
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
 def test_a_receipt_handle_is_not_given_out_again_after_a_power_cut(suffix: str, disk: Disk, tmp_path: Path) -> None:
-    """The receive was not synced, so the broker has forgotten it; the worker that got the message has not."""
+    """The receive was not synced, so the broker has forgotten it. But the worker that got the message still works."""
     queue = f"q{suffix}"
     more: Any = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if suffix else {}
     attributes: Any = {"FifoQueue": "true"} if suffix else {}
@@ -155,7 +155,7 @@ def test_a_receipt_handle_is_not_given_out_again_after_a_power_cut(suffix: str, 
     (newer,) = engine.perform("ReceiveMessage", {"QueueUrl": url}, Caller(1))["Messages"]
     assert newer["MessageId"] == stale["MessageId"]
     assert newer["ReceiptHandle"] != stale["ReceiptHandle"]
-    if suffix:  # on Standard queues any handle of a message counts
+    if suffix:  # on Standard queues, every handle of a message is valid
         params = {"QueueUrl": url, "ReceiptHandle": stale["ReceiptHandle"]}
         with pytest.raises(ServiceError, match="has expired"):
             engine.perform("DeleteMessage", params, Caller(2))
@@ -169,7 +169,7 @@ def test_a_receipt_handle_is_not_given_out_again_after_a_power_cut(suffix: str, 
 
 
 def test_the_number_of_a_start_is_on_disk_before_anything_is_received(tmp_path: Path) -> None:
-    """SQLite itself syncs it: from then on a power cut leaves it, whatever else is lost."""
+    """SQLite itself syncs it. From then on it survives a power cut, whatever else is lost."""
     engine = Engine(open_database(tmp_path), Random(1))
     assert engine.store.start == 1
     assert engine.store.db.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL: the server syncs

@@ -1,4 +1,4 @@
-"""A redrive killed with SIGKILL at each of its phases, and run again: nothing is lost, nothing is done twice."""
+"""A redrive is killed with SIGKILL in each of its phases, and run again: nothing is lost, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _cases = itertools.count()
 WHERE = 'not error ~ "another story"'
 PATIENCE = 30.0
 
-# Where it dies, how often that place is passed before, and with which plan.
+# The point at which it dies, which passing of that point kills it (1 is the first), and options of its plan.
 DEATHS: list[tuple[str, int, dict[str, Any]]] = [
     ("after_claim", 1, {}),
     ("after_claim", 2, {"rate": 7}),
@@ -45,7 +45,7 @@ DEATHS: list[tuple[str, int, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def processes() -> Any:
-    """New processes from one that has everything imported already."""
+    """Forks new processes from one that has already imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["redrive_process"])
     return context
@@ -58,7 +58,7 @@ def place() -> Iterator[Place]:
 
 
 class Effects:
-    """What a worker did, by name. Its key is the message's id, where the message does not carry another."""
+    """The effects of a worker, by name. The key is the message's id, unless the message carries another one."""
 
     def __init__(self, place: Place, queue: str) -> None:
         self.done: Counter[str] = Counter()
@@ -77,11 +77,11 @@ class Effects:
 
 
 def filled(place: Place, *, fifo: bool) -> tuple[Site, list[str], list[str]]:
-    """A dead-letter queue with messages of Semel's and of SQS's own, and some that do not match."""
+    """A dead-letter queue with messages that Semel dead-lettered, others that SQS moved, and some that do not match."""
     for queue in place.client.queues():
         queue.drop()
     site = Site(place, "", place.client, fifo=fifo)
-    # The first character is the group. Names of their own, for the ledger knows those of the cases before.
+    # The first character is the group. The names are new in each case, because the ledger knows the earlier ones.
     case = next(_cases)
     names = [f"{group}{n}/{case}" for n in range(4) for group in "abcde"]
     others = [f"{name}/{case}" for name in ("f0", "g0", "h0")]
@@ -102,7 +102,8 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
     place: Place, processes: Any, death: int, fifo: bool, admitted: bool
 ) -> None:
     point, nth, options = DEATHS[death]
-    # Whether the copies of the first run are processed before the second: each of the four ways meets both.
+    # Whether the copies of the first run are processed before the second run. Each combination of `fifo` and `admitted`
+    # has cases of both.
     worked = (death + fifo + admitted) % 2 == 0
     there, names, others = filled(place, fifo=fifo)
     place.clock.advance(1)
@@ -121,11 +122,12 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
         target=redrive_process.main, args=(place.broker.url, json.dumps(plan), admitted, ahead, point, nth)
     )
     died.start()
-    # Canaries need a worker; without one, it is sure to wait for them.
+    # Canaries need a worker. To die while waiting for them, the redrive must have none.
     _attend(died, effects if "canary" in options and point != "waiting" else None, place)
     assert died.exitcode == -signal.SIGKILL, f"{point} was not passed {nth} times"
 
-    # What was in flight comes back when its visibility ends. On FIFO queues, a copy may still be known, or no longer.
+    # In-flight messages come back when their visibility timeout ends. A FIFO queue deduplicates copies after 200 s, but
+    # no longer after 400 s.
     place.clock.advance(400 if worked else 200)
     if worked:
         effects.work()
@@ -150,7 +152,7 @@ def test_whenever_it_dies_a_second_run_completes_it_once(
 
 
 def _attend(process: Any, effects: Effects | None, place: Place) -> None:
-    """Waits for its end. `effects`: the worker, if there is one meanwhile."""
+    """Wait until the process ends. `effects`: a worker that runs meanwhile, if any."""
     until = time.monotonic() + PATIENCE
     while process.is_alive() and time.monotonic() < until:
         if effects is not None:

@@ -1,14 +1,16 @@
 """The segment log, the checkpoint and the sink under random crashes and mistakes, on a real disk, with the Parquet sink
-and a broker behind HTTP. However it goes: each message is in the table once, or the pipeline refuses to run and says
-so, and after a reset each message is in the table once. test_spark_world.py has the same in memory, a thousand times.
+and a broker behind HTTP. Whatever happens, each message is in the table once, or the pipeline refuses to run with an
+error, and after a reset each message is in the table once. simulation/test_spark_world.py does the same in memory, for
+thousands of schedules.
 
 What happens: drivers and tasks die at any call; tasks are retried within their job; zombies wake up later; two attempts
-race for a seal; a second driver runs on the same checkpoint; the checkpoint is lost, or an older copy of it comes back;
-a segment is lost; an executor does not see the log; machines have clocks of their own; deletes fail; and time passes.
-Planners of idle queries receive by long polls, seal that as the first part of a task, and die with messages in memory.
+race for a seal; a second driver runs on the same checkpoint; the checkpoint is lost, or an older copy is restored; a
+segment is lost; an executor does not see the log; machines have different clocks; deletes fail; and time passes.
+Planners of idle queries receive by long polls, seal the messages as the first part of a task, and may die with messages
+in memory.
 
-The driver here is Spark's contract and nothing more: a batch is planned, logged, run, committed, and after a crash the
-logged batch is run again with the same offsets. Planner, tasks, log, batches, sink and checkpoint are the real ones.
+The driver here has Spark's contract and nothing more: a batch is planned, logged, run and committed, and after a crash
+the logged batch is run again with the same offsets. Planner, tasks, log, batches, sink and checkpoint are real.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ from spark.intake import Intake, bodies, intake
 
 MESSAGES: Final = 60
 CALLS: Final = ("put", "put_if_absent", "read", "delete")
-TRIES: Final = 4  # of a task, as Spark does by default
+TRIES: Final = 4  # attempts of a task, as in Spark by default
 ROWS: Final = pa.schema([("body", pa.string())])
 
 
 class Killed(BaseException):
-    """The driver's process is gone; nothing after this line runs."""
+    """The driver's process is gone: nothing more of it runs."""
 
 
 class TaskDied(BaseException):
@@ -63,7 +65,7 @@ class TaskDied(BaseException):
 
 
 class Killer:
-    """Kills at a random call, before or after it took effect. Who is dead makes no further call."""
+    """Kills the driver or a task at a random call, before or after it took effect. The dead make no more calls."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -92,7 +94,7 @@ class Killer:
 
 
 class World:
-    """A queue, a log and executors that things happen to."""
+    """A queue, a log and executors, and the faults that may happen to them."""
 
     def __init__(self, place: Intake, random: Random) -> None:
         self.place, self.random = place, random
@@ -126,8 +128,8 @@ class World:
         return sorted((assignment.task, self.tried(assignment)) for assignment in tasks)
 
     def seal_first(self, assignment: Assignment) -> None:
-        """The driver has received something while it waited for messages, and seals it for a task. Meanwhile time
-        passes, or an attempt of the task has sealed before it."""
+        """The driver has received messages while it was idle, and seals them for a task. Before that, time may pass, or
+        an attempt of the task may have sealed already."""
         place, now = self.place, self.place.now
         arrivals = Receiver(
             place.queue,
@@ -154,7 +156,7 @@ class World:
                 if not left:
                     raise
                 self.killer.born_again()
-                self.place.clock.advance(self.random.choice([0, 5, 130]))  # until Spark has noticed
+                self.place.clock.advance(self.random.choice([0, 5, 130]))  # until Spark notices
             finally:
                 self.killer.in_task = False
         raise AssertionError
@@ -169,7 +171,7 @@ class World:
         return [body for table in task.tables() for body in bodies(table)]
 
     def polling(self, planner: Planner) -> Planner:
-        """Now and then a query is idle when messages come: a poll has them, and the planner seals them."""
+        """Some queries are idle when messages come: then a poll receives them, and the planner seals them."""
         look = planner._waiting
 
         def idle() -> dict[str, int]:
@@ -180,7 +182,7 @@ class World:
         return planner
 
     def executor(self, assignment: Assignment) -> SourceTask:
-        """A task on some machine, whose clock is not ours. A few machines have a disk of their own at that path."""
+        """A task on a machine with another clock. A few machines have their own disk at the path of the log."""
         task, skew = self.place.task(assignment), self.random.uniform(-2, 2)
         task._clock = lambda: self.place.now() + skew
         if self.random.random() < 0.05:
@@ -188,7 +190,7 @@ class World:
         return task
 
     def fall_asleep(self, task: SourceTask) -> None:
-        """Before its seal, this task's process stops for a while; Spark gives up on it and on its driver."""
+        """This task's process stops before its seal, and the driver dies. Later the task wakes up as a zombie."""
 
         def pause(*arguments: Any, **named: Any) -> Any:
             def wake() -> None:
@@ -202,7 +204,7 @@ class World:
         task._seal = pause  # type: ignore[method-assign]
 
     def race(self, task: SourceTask, twin: SourceTask) -> None:
-        """The twin does all of it between this task's receive and its seal."""
+        """A second attempt of the task runs completely between this attempt's receive and its seal."""
         seal = task._seal
 
         def second(*arguments: Any, **named: Any) -> Any:
@@ -224,7 +226,7 @@ class World:
 
 
 class Job:
-    """What a DataFrame is to the batches: it is planned when it is run."""
+    """Takes the place of a micro-batch's DataFrame, which is planned when it is run."""
 
     def __init__(self, world: World, planner: Planner, start: Offset, end: Offset) -> None:
         self.world, self.planner, self.start, self.end = world, planner, start, end
@@ -240,14 +242,14 @@ def as_rows(texts: list[str]) -> pa.RecordBatch:
 
 
 class Pipeline(World):
-    """A pipeline from the queue into a Parquet table, with a checkpoint that others lay hands on."""
+    """A pipeline from the queue into a Parquet table, with a checkpoint that people tamper with."""
 
     def __init__(self, place: Intake, random: Random, folder: Path) -> None:
         super().__init__(place, random)
         self.folder = folder
         self.refusals: list[SemelError] = []
-        self.older = False  # an older copy was restored: what of later batches was not surely deleted may come twice
-        self.excused: set[str] = set()  # they were in a segment that the older copy does not have, or that was lost
+        self.older = False  # an older copy was restored: messages of later batches may be in the table twice
+        self.excused: set[str] = set()  # messages in segments that were lost, or replaced by an older copy
         self.lost: set[str] = set()
         self.alone = True
 
@@ -262,7 +264,7 @@ class Pipeline(World):
         return sinks
 
     def opened(self, sinks: Sequence[Sink]) -> Record:
-        """As a run does before it starts Spark."""
+        """What a real run does before it starts Spark."""
         checkpoint, log = self.checkpoint, self.place.log
         record = checkpoint.record()
         if record is None:
@@ -273,7 +275,7 @@ class Pipeline(World):
         return record
 
     def life(self) -> bool:
-        """One driver, until it is killed, refuses to go on, or has nothing to do; whether it had something to do."""
+        """Run one driver until it is killed, refuses to continue, or has nothing to do. Returns whether it was busy."""
         planner: Planner | None = None
         killed, place = False, self.place
         try:
@@ -290,12 +292,12 @@ class Pipeline(World):
             )
             return self.spark(planner, batches_)
         except (Killed, TaskDied):
-            killed = True  # what its polls hold is not given back: it comes back when its visibility ends
+            killed = True  # it cannot return what its polls have received: that comes back when its visibility ends
             return True
         except SemelError as error:
             self.refusals.append(error)
             self.killer.left = None
-            if "does not see the segment log" not in str(error):  # else it is to be run on other machines
+            if "does not see the segment log" not in str(error):  # for that, the remedy is to run it on other machines
                 self.operator(error)
             return True
         finally:
@@ -326,7 +328,7 @@ class Pipeline(World):
         return busy
 
     def another_driver(self) -> None:
-        """In S3 nothing locks a checkpoint: now and then a second driver runs on it for a while."""
+        """Nothing locks a checkpoint in S3: sometimes a second driver runs on it for a while."""
         if self.alone and self.random.random() < 0.05:
             self.alone = False
             calls_left, self.killer.left = self.killer.left, None
@@ -334,7 +336,7 @@ class Pipeline(World):
             self.killer.left, self.alone = calls_left, True
 
     def operator(self, error: SemelError) -> None:
-        """Does what the error says: a reset. What is lost is lost."""
+        """Do what the error says: reset the pipeline."""
         assert "reset" in str(error) or isinstance(error, SqsError | codec.SegmentDamaged), error
         checkpoint, sinks = self.checkpoint, self.sinks()
         record = checkpoint.record()
@@ -355,7 +357,7 @@ class Pipeline(World):
             shutil.rmtree(live)
             shutil.copytree(copy, live)
             self.older = True
-            self.zombies = []  # whoever is asleep wakes up in another world
+            self.zombies = []  # sleeping attempts belong to the checkpoint that was replaced
         elif chance < 0.24:
             shutil.rmtree(live / "query", ignore_errors=True)
         elif chance < 0.34:
@@ -400,7 +402,7 @@ def test_each_message_is_in_the_table_once_whatever_happens_to_drivers_tasks_and
             world.meddle()
             place.clock.advance(random.choice([0, 1, 20, 70, 130]))
             world.send()
-        for _ in range(40):  # the storm is over
+        for _ in range(40):  # no more faults
             world.wake_zombies()
             place.clock.advance(130)
             if not world.life() and world.sent >= MESSAGES and place.waiting() == (0, 0):
@@ -410,6 +412,6 @@ def test_each_message_is_in_the_table_once_whatever_happens_to_drivers_tasks_and
         expected = {str(number) for number in range(world.sent)} - world.excused
         assert expected - set(rows) == set()
         assert world.older or {body for body in expected if rows[body] > 1} == set()
-        if not world.older and world.lost - set(rows):  # gone for good, but not in silence
+        if not world.older and world.lost - set(rows):  # lost, but with an error
             assert any(isinstance(error, codec.SegmentDamaged) for error in world.refusals)
         assert place.waiting() == (0, 0)

@@ -1,4 +1,4 @@
-"""A pipeline on a real standalone cluster, whose executors are killed and whose tasks fail, straggle and run twice."""
+"""Pipelines on a real standalone cluster. Executors are killed; tasks fail, straggle and run twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark.sinks_support import s3_server
 pytestmark = pytest.mark.timeout(600)
 ORDERS: Final = 2_000
 NOBODY: Final = 2**30  # no process group has this number
-# A twin is started for whatever takes longer than the others do, or for a second.
+# Spark starts a second attempt (a twin) of any task that takes longer than the others, or longer than a second.
 SPECULATION: Final = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -35,7 +35,7 @@ SPECULATION: Final = {
     "spark.speculation.task.duration.threshold": "1s",
 }
 
-# Segments in S3, Spark's own checkpoint on a disk: there is no Hadoop connector for S3 here.
+# Segments in S3, but Spark's own checkpoint on a disk, because these tests have no Hadoop connector for S3.
 QUERY: Final = """\
 import signal, sys
 from semel.spark import session
@@ -63,7 +63,7 @@ spark.stop()
 
 @dataclass(frozen=True, slots=True)
 class BatchFolders:
-    """A folder for each batch: a batch that is written again replaces its own."""
+    """A folder for each batch. A batch that is written again replaces its folder."""
 
     path: Path
 
@@ -94,7 +94,7 @@ def orders() -> Iterator[Orders]:
 
 
 def commits(folder: Path) -> Path:
-    """Where Spark writes down that a batch is done."""
+    """The folder in which Spark writes that a batch is done."""
     return folder / "orders-checkpoint" / "query" / "commits"
 
 
@@ -109,7 +109,7 @@ def test_killed_executors_and_a_task_that_fails_half_way_lose_and_double_nothing
     spark_cluster: Cluster, orders: Orders, tmp_path: Path
 ) -> None:
     failed = tmp_path / "failed"
-    # The Python workers of one executor end between the seal and the delete: their tasks fail and are run again.
+    # The Python workers of one executor die between the seal and the delete: their tasks fail and are run again.
     half_way = f"point=after-seal;group=0;once={failed};when={commits(tmp_path)}/0"
     trial = trial_on(
         spark_cluster, orders, tmp_path, source={"dedup": "key"}, spark={"spark.executorEnv.SEMEL_SPARK_KILL": half_way}
@@ -132,8 +132,8 @@ def test_killed_executors_and_a_task_that_fails_half_way_lose_and_double_nothing
 def test_twins_that_race_for_a_seal_lose_and_double_nothing(
     spark_cluster: Cluster, orders: Orders, tmp_path: Path
 ) -> None:
-    # A task that has received stands still before its seal, long enough for its twin; and about one call in each batch
-    # takes its time, and with it the task.
+    # One task stands still between its receive and its seal, long enough for its twin. And about one call in each batch
+    # is slow, which makes its task slow.
     still = f"point=before-seal;group={NOBODY};linger=7;once={tmp_path}/stood-still;when={commits(tmp_path)}/1"
     settings = SPECULATION | {"spark.executorEnv.SEMEL_SPARK_KILL": still}
     trial = trial_on(spark_cluster, orders, tmp_path, spark=settings)
@@ -144,7 +144,7 @@ def test_twins_that_race_for_a_seal_lose_and_double_nothing(
     audit = crashing.audited(orders, trial.sink)
     assert audit.passed, audit
     assert (tmp_path / "stood-still").exists()
-    assert audit.delivered > audit.sent  # the losers of races gave theirs back
+    assert audit.delivered > audit.sent  # attempts that lost a race returned their messages
 
 
 @contextmanager

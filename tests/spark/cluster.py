@@ -1,6 +1,6 @@
-"""A real standalone cluster on this machine: master and workers from the PySpark wheel, with processes to be killed.
+"""A real standalone cluster on this machine, from the PySpark wheel. Tests kill its executors.
 
-A driver for it is a process of its own, as the tests' process has the shared session: start it with `environment`.
+A driver needs its own process, because the tests' process has the shared session. Start it with `environment`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.spark import java
 TESTS: Final = Path(__file__).parents[1]
 SPARK: Final = Path(pyspark.__file__).parent
 PATIENCE: Final = 120.0
-HOSTS: Final = ("127.0.0.1", "localhost")  # two names: Spark starts a speculative twin only on another host
+HOSTS: Final = ("127.0.0.1", "localhost")  # two names: Spark starts a speculative copy of a task only on another host
 SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -47,7 +47,7 @@ class Cluster:
     folder: Path
 
     def executors(self) -> list[int]:
-        """Process ids of the executors that live, those of the first worker first."""
+        """Process ids of the running executors, those of the first worker first."""
         return [pid for worker in self.workers for pid in executors_of(worker)]
 
     def kill_executor(self, pid: int) -> None:
@@ -56,7 +56,7 @@ class Cluster:
 
     @contextmanager
     def stopped_executor(self, pid: int) -> Iterator[None]:
-        """It stands still meanwhile, as SIGSTOP and SIGCONT have it."""
+        """The executor is stopped (SIGSTOP) inside the block, and continued (SIGCONT) after it."""
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -65,7 +65,7 @@ class Cluster:
                 os.kill(pid, signal.SIGCONT)
 
     def alive_workers(self) -> int:
-        """How many the master believes to be there."""
+        """The number of workers that the master considers alive."""
         return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
 
     def state(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Cluster:
 
 @contextmanager
 def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Cluster]:
-    """A cluster, ready to take jobs; all its processes are gone at the end, whatever was killed in between."""
+    """A cluster that is ready for jobs. At the end all its processes are gone, whatever was killed in between."""
     (folder / "conf").mkdir()
     (folder / "conf" / "spark-defaults.conf").write_text(
         f"spark.executor.memory 512m\nspark.executor.extraJavaOptions {SMALL_JAVA}\n"
@@ -100,7 +100,7 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
     with ExitStack() as stack:
         master = ["master.Master", "--host", HOSTS[0], "--port", str(port), "--webui-port", str(page_port)]
         stack.enter_context(daemon(master, folder / "master.log", environment))
-        # A worker's offer of memory is only a promise; executors ask for 512 MB each.
+        # The memory that a worker offers is not reserved; each executor asks for 512 MB.
         offer = ["--webui-port", "0", "--cores", str(cores), "--memory", "2g", url]
         started = [
             stack.enter_context(
@@ -114,7 +114,7 @@ def running(folder: Path, *, workers: int = 2, cores: int = 1) -> Iterator[Clust
 
         def ready() -> bool:
             assert all(process.poll() is None for process in started), cluster.logs()
-            with suppress(OSError, ValueError):  # the page is not up, or has no contents yet
+            with suppress(OSError, ValueError):  # the page does not answer, or is still empty
                 return cluster.alive_workers() == workers
             return False
 
@@ -137,7 +137,7 @@ def daemon(arguments: list[str], log: Path, environment: dict[str, str]) -> Iter
 
 
 def kill_all(process: subprocess.Popen[bytes]) -> None:
-    """A daemon and what it has started: its executors are in its process group, and theirs end with them."""
+    """Kill a daemon and its executors, which are in its process group. Their Python workers end with them."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""All tests of Spark have credentials for the broker in the box."""
+"""All tests of Spark have credentials for Semel's broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pipelines as processes of their own, made to be killed, and the audit of what is in their sinks afterwards.
+"""Pipelines in separate processes, which tests kill, and the audit of their sinks afterwards.
 
-A kill hits the driver's whole process group: its Python and its Java. Spark's Python workers are in a group of their
-own; they go on for a moment as zombies do, and that is wanted.
+A kill hits the driver's whole process group: its Python and its Java. Spark's Python workers are in another process
+group. They continue for a moment as zombies, which is intended.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ QUEUE, DEAD, OUT = "orders", "orders-dead", "out.fifo"
 PATIENCE: Final = 300.0
 VISIBILITY: Final = 10
 FAULTS: Final = {"duplicate": 0.05, "lost-delete": 0.05, "lost-answer": 0.02, "short-poll": 0.2}
-# The points in the order in which a batch comes by.
+# The crash points, in the order in which a batch reaches them.
 NAMED: Final = ("before-seal", "after-seal", "after-delete", "during-commit")
 LOOK: Final = 0.1
-# Each of these Sparks lives for seconds: Java's second compiler would take more of them than it gives back.
+# Each of these Sparks lives for seconds, so Java's second compiler would cost more time than it saves.
 JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Spark gives a worker ten seconds to come up, which a crowded machine may not. Whoever watches it starts it again.
+# Spark allows a Python worker ten seconds to start. On a loaded machine that may not be enough; the test then retries.
 STARVED: Final = "Python worker failed to connect back"
-# On the PYTHONPATH of drivers and executors: its sitecustomize registers what kills them.
+# On the PYTHONPATH of drivers and executors: its sitecustomize registers the code that kills them.
 CRASH_SITE: Final = Path(__file__).with_name("crash_site")
-# The group is known to the shell only: it becomes the driver, in a session of its own.
+# The shell fills in its process group, and then becomes the driver (exec), which keeps that group.
 _ARMED: Final = 'export SEMEL_SPARK_KILL="$1;group=$$"; shift; exec "$@"'
 _COUNTS: Final = [f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed")]
 
@@ -105,7 +105,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Orders:
-    """A queue of orders with its dead-letter queue, and what was sent to it: all by seed."""
+    """A queue of orders with its dead-letter queue, and what was sent to it. The seed determines everything."""
 
     def __init__(self, broker: EmbeddedBroker, *, again: float = 0.0, poison: float = 0.01, seed: int = 7) -> None:
         self.broker, self._again, self._poison = broker, again, poison
@@ -119,7 +119,7 @@ class Orders:
         self.messages = 0
 
     def send(self, count: int) -> None:
-        """So many orders more; some twice with the same id, and beside them some messages that are none."""
+        """Send `count` more orders, some of them twice with the same id, and also some malformed messages."""
         bodies: list[str] = []
         for number in range(len(self.ids), len(self.ids) + count):
             order = json.dumps({"id": f"o{number}", "euros": number % 500 + 1, "shop": f"shop-{number % 7}"})
@@ -162,10 +162,10 @@ class Orders:
 
 class Sink(Protocol):
     def toml(self) -> str:
-        """What the pipeline's file says of it."""
+        """The [sink] section of the pipeline's file."""
 
     def ids(self) -> list[str]:
-        """Of every order that it holds, once for each time."""
+        """The ids of all orders in the sink; an order that is there twice is listed twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class FifoQueue:
 
 
 class HandlerEffects:
-    """A handler that writes its effect into the ledger's own database."""
+    """A handler that writes its effect to the ledger's own database."""
 
     def __init__(self, folder: Path, orders: Orders) -> None:
         self._database = folder / "ledger.db"
@@ -259,11 +259,11 @@ class HandlerEffects:
 
 
 class Ended(AssertionError):
-    """A driver has ended, or did not end, against what was meant."""
+    """A driver has ended, or did not end, contrary to what the test expects."""
 
 
 class Driver:
-    """One incarnation of a pipeline's driver, in a process group of its own."""
+    """One incarnation of a pipeline's driver, in its own process group."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, point: str | None) -> None:
         self.process, self._log, self._point = process, log, point
@@ -279,7 +279,7 @@ class Driver:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Its Python and its Java stand still meanwhile, as SIGSTOP and SIGCONT have it."""
+        """Its Python and Java are stopped (SIGSTOP) inside the block, and continued (SIGCONT) after it."""
         os.killpg(self.process.pid, signal.SIGSTOP)
         try:
             yield
@@ -288,13 +288,13 @@ class Driver:
                 os.killpg(self.process.pid, signal.SIGCONT)
 
     def dies(self) -> None:
-        """Waits until it was killed at its point."""
+        """Wait until it has been killed at its crash point."""
         code = self.ends()
         if code != -signal.SIGKILL:
             raise Ended(f"it was to die {self._point}, and ended with {code}: {self.said()}")
 
     def stop(self) -> None:
-        """As an operator does; it ends in order."""
+        """Stop it as an operator does; it must end cleanly."""
         self.process.send_signal(signal.SIGTERM)
         code = self.ends()
         if code or "Traceback" in self.said():
@@ -309,7 +309,7 @@ class Driver:
 
     @property
     def java_lives(self) -> bool:
-        """Whether something of its group is there, be the driver itself gone."""
+        """Whether any process of its group still runs, even if the driver itself is gone."""
         for process in psutil.process_iter(["status"]):
             with suppress(ProcessLookupError):
                 if os.getpgid(process.pid) == self.process.pid and process.info["status"] != psutil.STATUS_ZOMBIE:
@@ -326,7 +326,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was sent against what is there. `dead_letters_again`: those that are there twice, which may be."""
+    """What was sent, compared with what is there. `dead_letters_again`: duplicate copies, which are allowed."""
 
     orders: int
     sent: int
@@ -350,12 +350,12 @@ class Audit:
 
 
 def are_there(orders: Orders, *sinks: Sink) -> bool:
-    """Whether every order and every dead-letter message is where it should be."""
+    """Whether every order is in a sink and every malformed message is in the dead-letter queue."""
     return orders.ids <= {id_ for sink in sinks for id_ in sink.ids()} and orders.poison <= set(orders.dead_letters())
 
 
 def history(orders: Orders, *sinks: Sink) -> Iterator[HistoryEvent]:
-    """What was sent and what came of it, as `semel verify` reads it; a message that is no order goes by its body."""
+    """What was sent and what happened to it, as `semel verify` reads it. The key of a malformed message is its body."""
     for key in (*sorted(orders.ids), *sorted(orders.poison)):
         yield HistoryEvent(EventKind.SEND, key=key, queue=QUEUE)
     for sink in sinks:
@@ -387,7 +387,7 @@ def audited(orders: Orders, *sinks: Sink) -> Audit:
 
 @dataclass
 class Trial:
-    """A pipeline from a queue of orders into a sink, and its drivers, one after the other."""
+    """A pipeline from a queue of orders to a sink, and its drivers, one after the other."""
 
     orders: Orders
     sink: Sink
@@ -425,8 +425,9 @@ class Trial:
 
     @contextmanager
     def driver(self, kill: str | None = None, *, after_batch: int | None = None, linger: int = 20) -> Iterator[Driver]:
-        """`kill`: the point at which it dies, the first time that it gets there after Spark has committed a batch.
-        `linger`: seconds that a worker stands still there; Spark's daemon ends it meanwhile. 0: it goes on."""
+        """`kill`: the crash point at which it dies, the first time that it gets there; with `after_batch`, only after
+        Spark has committed that batch. `linger`: seconds that a Python worker waits there, until Spark's daemon ends
+        it; with 0 it continues."""
         self.incarnations += 1
         command = [sys.executable, "-m", "semel.cli", "pipeline", "run", str(self.file), *self.arguments]
         if kill is not None:
@@ -465,12 +466,12 @@ class Trial:
         return max((int(file.name) for file in commits), default=-1)
 
     def runs(self, driver: Driver) -> bool:
-        """Whether its query is at work."""
+        """Whether this driver's query is running."""
         status = self.status()
         return status.get("pid") == driver.process.pid and status.get("state") == "running"
 
     def is_done(self) -> bool:
-        """Nothing is left in the queue, and everything is where it should be."""
+        """Whether the queue is empty and everything is where it should be."""
         return not self.orders.left() and are_there(self.orders, self.sink)
 
     def with_driver(self, act: Callable[[Driver], None], **how: Any) -> None:
@@ -483,11 +484,11 @@ class Trial:
                         raise
 
     def dies(self, point: str, **how: Any) -> None:
-        """One driver, killed at a point."""
+        """Run one driver that is killed at a crash point."""
         self.with_driver(Driver.dies, kill=point, **how)
 
     def finish(self) -> Audit:
-        """One more driver, until all is in; stopped as an operator does."""
+        """Run one more driver until everything is in the sink, then stop it as an operator does."""
         self.with_driver(self._finish)
         return audited(self.orders, self.sink)
 
@@ -497,8 +498,8 @@ class Trial:
 
 
 def with_archive(folder: Path) -> str:
-    """Java options with which a driver starts in less time: Spark's classes as Java has them in memory, written down
-    by a driver that ends in order. If this Java cannot do that, they are as before."""
+    """Java options with which a driver starts faster: they use an archive of Spark's loaded classes (class data
+    sharing), which a driver has written at its end. If this Java cannot do that, the usual options."""
     archive = folder / "spark.jsa"
     with running() as broker:
         orders = Orders(broker)
@@ -513,7 +514,7 @@ def with_archive(folder: Path) -> str:
 
 
 def wait_until(condition: Callable[[], bool], *drivers: Driver, patience: float = PATIENCE) -> bool:
-    """Whether it came to pass; what did not, the audit will show."""
+    """Wait for the condition; returns whether it became true. If not, the audit shows what is missing."""
     ends = time.monotonic() + patience
     while not condition():
         for driver in drivers:

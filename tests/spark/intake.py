@@ -1,4 +1,4 @@
-"""A queue and a segment log to run the tasks of batches on, without Spark and with a clock that is moved by hand."""
+"""A queue and a segment log on which tests run the tasks of batches, without Spark and with a manual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from semel.spark.source.sqs_clock import SqsClock
 from semel.sqs import Client, Entry, Queue
 from semel.sqs.errors import Unreachable
 
-BY_HAND = "by hand"  # the plan of an assignment that no planner made: sealed when its task is made
+BY_HAND = "by hand"  # the plan of an assignment that no planner made: it is sealed when the task is created
 
 
 @dataclass
@@ -52,13 +52,13 @@ class Intake:
         return self.planner_of(queues)
 
     def planner_of(self, queues: Mapping[str, Queue], **changes: Any) -> Planner:
-        """No poll waits, and all clocks are the broker's."""
+        """A planner whose polls do not wait, and whose clocks are all the broker's."""
         now = self.now
         usual: dict[str, Any] = {"clock": now, "monotonic": now, "sqs_time": lambda _: now(), "poll_seconds": 0}
         return Planner(self.options, self.log, queues, **{**usual, **changes})
 
     def task(self, assignment: Assignment, *, wall: float = 0.0, up: float = 0.0) -> SourceTask:
-        """On a host whose wall clock is ahead by `wall` seconds, and its monotonic one by `up`."""
+        """A task on a host whose wall clock is ahead by `wall` seconds, and whose monotonic clock is ahead by `up`."""
         now = self.now
 
         def clock() -> float:
@@ -83,28 +83,28 @@ class Intake:
         )
 
     def run(self, assignment: Assignment) -> list[str]:
-        """The bodies that a task gives out."""
+        """Run a task; returns the bodies of its rows."""
         return [body for table in self.task(assignment).tables() for body in bodies(table)]
 
     def batch(self, planner: Planner, start: Offset, rows: int = 1_000) -> tuple[Offset, list[str]]:
-        """One batch that goes well."""
+        """Run one batch without failures; returns its end and the bodies of its rows."""
         end = planner.latest(start, rows)
         return end, [body for assignment in planner.assignments(start, end) for body in self.run(assignment)]
 
     def commit_in_sink(self, batch: int) -> None:
-        """As the driver of a pipeline does, when its sink has the batch."""
+        """What the driver of a pipeline does when its sink has committed the batch."""
         self.log.record_sink_commit(str(self.log.content(batch)))
 
     def with_options(self, **changes: object) -> Intake:
         return replace(self, options=replace(self.options, **changes))  # type: ignore[arg-type]
 
     def ack(self, batch: int = 1) -> SegmentAck | None:
-        """Of the first segment of a batch."""
+        """The ack of the first segment of a batch."""
         acked = sorted(self.log.files(batch).acked.items())
         return self.log.read_ack(*acked[0]) if acked else None
 
     def waiting(self) -> tuple[int, int]:
-        """Messages that are visible, and in flight."""
+        """The number of visible messages, and of those in flight."""
         attributes = self.queue.attributes()
         return int(attributes["ApproximateNumberOfMessages"]), int(attributes["ApproximateNumberOfMessagesNotVisible"])
 
@@ -124,7 +124,7 @@ def intake(folder: Path, name: str = "orders", **attributes: str) -> Iterator[In
 
 
 def down(*_: object, **__: object) -> NoReturn:
-    """In the place of a call to SQS."""
+    """Replaces a call to SQS that fails."""
     raise Unreachable("down")
 
 

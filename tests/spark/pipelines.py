@@ -1,4 +1,4 @@
-"""Parts of pipelines that several tests use."""
+"""Pipeline parts that several tests use."""
 
 from __future__ import annotations
 

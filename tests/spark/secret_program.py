@@ -1,4 +1,4 @@
-"""A stream with a secret in its options, in a Spark with its UI and its event log: prints all that Spark shows of it.
+"""Runs a stream with a secret in its options, with Spark's UI and event log, and prints all that Spark shows of it.
 
 `python secret_program.py ENDPOINT FOLDER NAME=VALUE …`; the folder has a sub-folder `events`.
 """
@@ -58,7 +58,7 @@ def main() -> None:
             shown[page] = answer.read().decode()
     try:
         spark.read.format("sqs").options(**options).option("queue", "orders").option("receivers", "none").load().count()
-    except Exception:  # noqa: BLE001  whatever it is, its text is looked at
+    except Exception:  # noqa: BLE001  the test checks the text of any error
         shown["traceback"] = traceback.format_exc()
     spark.stop()
     shown["event log"] = "".join(file.read_text() for file in Path(folder, "events").rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""Apps as a user writes them, in a file of their own: workers of Spark's import them by name."""
+"""Apps as a user writes them, each in its own module, because Spark's workers import them by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from semel import App, Batch, Context, Fixed, Message, Reject, Retry, Transactio
 
 app = App({ledger!r}, retry=Fixed(0))
 """
-# Writes each effect into the ledger's own database.
+# Writes each effect to the ledger's own database.
 ORDERS = """
 @app.handler({queue!r}, key="$.id", {options})
 def handle(order: dict, ctx: Context, tx: Transaction):
@@ -45,7 +45,7 @@ class Shop:
         return self.folder / "ledger.db"
 
     def app(self, text: str = ORDERS, *, queue: str = "orders", options: str = "", ledger: str = "") -> str:
-        """A module with the app; returns module:app."""
+        """Write a module with the app; returns "module:app"."""
         param = "%s" if ledger.startswith("postgresql") else "?"
         self.name = f"shop_{uuid4().hex[:8]}"
         head = HEAD.replace("{ledger!r}", repr(ledger or f"sqlite:///{self.database}"))
@@ -63,14 +63,14 @@ class Shop:
         return AppReference(app, endpoint_url=self.broker.url, folder=str(self.folder), **options)
 
     def queue(self, name: str = "orders", **attributes: Any) -> Queue:
-        """With a dead-letter queue beside it."""
+        """Create a queue with a dead-letter queue."""
         suffix = ".fifo" if name.endswith(".fifo") else ""
         dead = self.client.create_queue(f"{name.removesuffix('.fifo')}-dlq{suffix}")
         policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3})
         return self.client.create_queue(name, {"RedrivePolicy": policy, **attributes})
 
     def effects(self) -> list[str]:
-        """In the order in which they happened."""
+        """The ids of the effects, in the order in which they happened."""
         connection = sqlite3.connect(self.database, timeout=30)
         try:
             return [str(id_) for (id_,) in connection.execute("SELECT id FROM effects ORDER BY n")]
@@ -99,7 +99,7 @@ def all_of(queue: Queue) -> list[Received]:
 
 
 def rows(messages: Iterable[Received], queue: str) -> list[pa.RecordBatch]:
-    """Messages as the source gives them out."""
+    """Messages as rows of the source."""
     source_rows = [
         {
             "message_id": message.message_id,
@@ -116,7 +116,7 @@ def rows(messages: Iterable[Received], queue: str) -> list[pa.RecordBatch]:
 
 
 def made(orders: Iterable[Mapping[str, Any]], group: str | None = None) -> list[Received]:
-    """Messages that no queue has seen."""
+    """Messages that were never in a queue."""
     return [
         Received(
             str(order.get("message", f"m-{place}")),

@@ -1,4 +1,4 @@
-"""Sinks of every kind behind one face: a table that drivers come and go to, and that is read as any user would."""
+"""One interface to sinks of every kind: tables that successive drivers write, and that are read as users read them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Table:
-    """A table under test. `driver()` is a driver that has just started: a sink of its own, opened."""
+    """A table under test. `driver()` stands for a driver that has just started: it returns a new, opened sink."""
 
     make: Callable[[], Sink]
     read: Callable[[], list[Row]]
@@ -70,36 +70,36 @@ def batch(number: int, pipeline: str = PIPELINE) -> MicroBatch:
 
 
 def log_batch(number: int, place: int, seals: int = 0) -> MicroBatch:
-    """The batch that has this place in a segment log; `seals` stands for what it is made of."""
+    """The batch that has the number `place` in the segment log. `seals` stands for its segments."""
     content = Content("0123456789ab", place, f"{seals:014x}")
     return MicroBatch(PIPELINE, number, str(content), content.log_batch)
 
 
 def committed(sink: Sink, batch: MicroBatch) -> bool:
-    """Whether the batch is in."""
+    """Whether the batch is committed."""
     last = sink.last(batch.pipeline)
     return last is not None and last.number >= batch.number
 
 
 def run(writer: Writer, rows: Sequence[pa.RecordBatch], task: int = 0, attempt: str = "") -> Written:
-    """One attempt of a task, as an executor makes it: what it gets and what it gives travels."""
+    """One attempt of a task, as in an executor: the writer and its result are serialised."""
     there: Writer = pickle.loads(pickle.dumps(writer))
     return Written.decode(there.write(iter(rows), task, attempt or uuid4().hex).encode())
 
 
 def write(sink: Sink, number: int | MicroBatch, *tasks: Sequence[pa.RecordBatch]) -> list[Written]:
-    """All tasks of a batch, each run once; not committed."""
+    """Run all tasks of a batch once, without committing it."""
     writer = sink.writer(number if isinstance(number, MicroBatch) else batch(number))
     return [run(writer, rows, task) for task, rows in enumerate(tasks)]
 
 
 def put(sink: Sink, number: int | MicroBatch, *tasks: Sequence[pa.RecordBatch]) -> None:
-    """A batch that goes well."""
+    """Write and commit a batch."""
     sink.commit(number if isinstance(number, MicroBatch) else batch(number), write(sink, number, *tasks))
 
 
 def put_by_spark(sink: Sink, number: int, df: DataFrame) -> list[Written]:
-    """The same by Spark's own tasks."""
+    """Write and commit a batch with Spark's own tasks."""
     import warnings
 
     writer = sink.writer(batch(number))
@@ -165,7 +165,7 @@ def execute(url: str, statements: str) -> None:
         connection.execute(statements.encode())
 
 
-# In a process of its own: deltalake keeps Python's lock while it writes, and a server in here could not answer it.
+# In its own process: deltalake holds the GIL while it writes, so a server in this process could not answer it.
 _S3: Final = """
 import logging, sys
 from moto.server import ThreadedMotoServer
@@ -179,7 +179,7 @@ sys.stdin.read()
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """A real server that speaks S3's protocol, with one bucket; the environment leads to it."""
+    """An S3-compatible server with one bucket. The environment variables point to it."""
     from botocore.session import Session
 
     command = [sys.executable, "-W", "ignore", "-c", _S3]
@@ -203,15 +203,15 @@ def s3_server() -> Iterator[str]:
 
 
 def s3_options() -> dict[str, str]:
-    """The same server for deltalake."""
+    """The storage options with which deltalake uses this server."""
     return {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL_S3"], "AWS_ALLOW_HTTP": "true"}
 
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """The folder cannot be written to. Root may write everywhere, so it is somebody else for that time."""
+    """Inside the block the folder is read-only. Root could still write to it, so root becomes another user there."""
     folder.mkdir(parents=True, exist_ok=True)
-    above = [path for path in folder.parents if not os.stat(path).st_mode & 0o001]  # which pytest keeps to itself
+    above = [path for path in folder.parents if not os.stat(path).st_mode & 0o001]  # pytest makes these private
     modes = {path: os.stat(path).st_mode for path in (folder, *above)}
     folder.chmod(0o555)
     for path in above:

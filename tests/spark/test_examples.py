@@ -1,4 +1,4 @@
-"""The pipelines in examples/ are what users start from: each runs as it stands, on good and bad orders."""
+"""The pipelines in examples/ are starting points for users: each runs unchanged, with good and bad orders."""
 
 from __future__ import annotations
 

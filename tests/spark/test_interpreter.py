@@ -1,4 +1,4 @@
-"""`format("sqs")` in a user's own session, though another `python3` is first on PATH: cron, IDEs, notebooks."""
+"""`format("sqs")` in a user's own session when another `python3` is first on the PATH: cron, IDEs, notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and what a user is told who has none. Old and broken ones are scripts; the others are real."""
+"""Which Java Spark gets, and what users without one are told. Old and broken Javas are scripts; the others are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas, as DDL and as JSON Schema: one tree, Spark's and Arrow's schema from it; nothing is left out in silence."""
+"""Schemas, as DDL and as JSON Schema: one tree gives Spark's and Arrow's schema, and nothing is dropped silently."""
 
 from __future__ import annotations
 

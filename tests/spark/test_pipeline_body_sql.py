@@ -1,4 +1,4 @@
-"""Bodies become rows, or rejects with their reason and field; nothing is bent to fit, and nothing stops a batch."""
+"""Bodies become rows, or rejects with their reason and field. No value is changed to fit, and no body stops a batch."""
 
 from __future__ import annotations
 

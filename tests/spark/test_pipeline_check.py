@@ -1,4 +1,4 @@
-"""`semel pipeline check`: what would happen, and what stands in the way; it changes nothing, and needs no Spark."""
+"""`semel pipeline check`: what would happen, and what prevents it. It changes nothing, and needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may change in a pipeline's file, and what must not."""
+"""Which changes to a pipeline file are allowed, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline's file: what it says, and what is said when it is wrong."""
+"""The pipeline file: what it can contain, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a pipeline, as from a terminal: it ends in seconds, says so in a line, and leaves nothing."""
+"""Ctrl-C at any moment of a pipeline, as in a terminal: it ends within seconds, prints one line, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A micro-batch from its rows to its commit, on a real Spark with a stream of files in the source's place."""
+"""A micro-batch from its rows to its commit, on a real Spark with a stream of files instead of the source."""
 
 from __future__ import annotations
 

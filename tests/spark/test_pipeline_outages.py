@@ -1,4 +1,4 @@
-"""What is away for a while ends no pipeline: its query is started again until it goes on."""
+"""A temporary outage does not end a pipeline: its query is started again until it works."""
 
 from __future__ import annotations
 

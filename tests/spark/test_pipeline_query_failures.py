@@ -1,4 +1,4 @@
-"""Errors of a query: what Spark makes of them is understood, wherever they were raised."""
+"""Errors of a query are recognised in the form that Spark gives them, wherever they were raised."""
 
 from __future__ import annotations
 

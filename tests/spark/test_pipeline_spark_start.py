@@ -1,4 +1,4 @@
-"""Spark that starts in a thread, while a pipeline is still being checked."""
+"""Spark starts in a thread while the pipeline is still being checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees when Spark ends the process in which the source plans: nothing."""
+"""When Spark ends the process in which the source plans, the user sees nothing of it."""
 
 from __future__ import annotations
 

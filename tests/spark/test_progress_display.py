@@ -1,4 +1,4 @@
-"""What a person sees of a pipeline: never wider than the terminal, never a stack trace, never the end of the work."""
+"""The display of a pipeline: never wider than the terminal, never a stack trace, and never the cause of an end."""
 
 from __future__ import annotations
 

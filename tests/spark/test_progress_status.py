@@ -1,4 +1,4 @@
-"""What a pipeline knows of itself: its figures, its status file, its checkpoint, its metrics, and its last words."""
+"""The status of a pipeline: its figures, its status file, its checkpoint, its metrics, and its last report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trying again: as long as it may help, and no longer."""
+"""Retries continue for as long as they may help, and no longer."""
 
 from __future__ import annotations
 

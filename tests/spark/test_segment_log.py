@@ -1,4 +1,4 @@
-"""The end of batches in the segment log: what is remembered of them, whoever else writes it down."""
+"""The end of batches in the segment log: what is kept of them, even if another process writes it too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment is what was sealed, or an error."""
+"""Reading a segment gives what was sealed, or an error."""
 
 from __future__ import annotations
 

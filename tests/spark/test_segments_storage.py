@@ -1,4 +1,4 @@
-"""Where segments are kept: one name, one winner, whole bytes; on disk and in buckets alike."""
+"""Where segments are stored: one name has one winner and complete bytes, on disk and in buckets."""
 
 from __future__ import annotations
 

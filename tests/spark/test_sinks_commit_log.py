@@ -1,4 +1,4 @@
-"""The commits of sinks without transactions: which one counts, whoever writes, reads and drops them meanwhile."""
+"""The commits of sinks without transactions: which one counts while others write, read and drop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every sink promises, tested on each: whatever happens, a batch's rows are in the table once."""
+"""What every sink promises, tested on each: whatever happens, a batch's rows are in the table exactly once."""
 
 from __future__ import annotations
 

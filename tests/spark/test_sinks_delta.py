@@ -1,4 +1,4 @@
-"""The Delta table: its log is the judge, and what it says about the files is right."""
+"""The Delta table: its log decides what is committed, and its statistics about files are correct."""
 
 from __future__ import annotations
 

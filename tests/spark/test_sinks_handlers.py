@@ -1,4 +1,4 @@
-"""One handler, two engines: what `@app.handler` promises on threads holds in Spark's executors too."""
+"""One handler, two engines: what `@app.handler` promises on threads is also true in Spark's executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of Parquet files: what a reader sees of it, and when."""
+"""The folder of Parquet files: what a reader sees in it, and when."""
 
 from __future__ import annotations
 

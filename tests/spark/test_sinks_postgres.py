@@ -1,4 +1,4 @@
-"""The PostgreSQL table: one transaction a batch, whatever is cut, killed or in the way."""
+"""The PostgreSQL table: one transaction per batch, whatever is disconnected, killed or blocking."""
 
 from __future__ import annotations
 

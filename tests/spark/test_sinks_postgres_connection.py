@@ -1,4 +1,4 @@
-"""PostgreSQL that is away, full or refuses: what waiting may fix is told from what it cannot."""
+"""PostgreSQL that is unreachable, full or refuses: errors that waiting may fix are distinguished from others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL table as it is: made by somebody else, with types and constraints of its own, or not to be reached."""
+"""Existing PostgreSQL tables: created by somebody else, with their own types and constraints, or inaccessible."""
 
 from __future__ import annotations
 

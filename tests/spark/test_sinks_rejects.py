@@ -1,4 +1,4 @@
-"""Messages that are no rows: in the dead-letter queue as the consumer writes them, or in a table, and none is lost."""
+"""Rejected messages go to the dead-letter queue as the consumer writes them, or to a table, and none is lost."""
 
 from __future__ import annotations
 

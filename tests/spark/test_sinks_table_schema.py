@@ -1,4 +1,4 @@
-"""The columns of a table: the types it stores, and how its columns may change."""
+"""The columns of a table: the types that it stores, and how its columns may change."""
 
 from __future__ import annotations
 

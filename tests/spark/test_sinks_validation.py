@@ -1,4 +1,4 @@
-"""Rows that PostgreSQL would refuse are found before they are sent: each of these, and no others."""
+"""Rows that PostgreSQL would refuse are found before they are sent: all of these, and no others."""
 
 from __future__ import annotations
 

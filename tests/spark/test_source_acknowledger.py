@@ -1,4 +1,4 @@
-"""Deleting what is sealed: what is not confirmed is said, and what SQS refuses for good is an error."""
+"""Deleting sealed messages: unconfirmed deletes are recorded, and a delete that SQS refuses for good is an error."""
 
 from __future__ import annotations
 

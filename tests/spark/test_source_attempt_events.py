@@ -1,4 +1,4 @@
-"""The source's events can be matched: a delete says which delivery it was about."""
+"""The source's events can be matched: a delete names the delivery that it belongs to."""
 
 from __future__ import annotations
 

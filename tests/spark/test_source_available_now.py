@@ -1,4 +1,4 @@
-"""A query with the trigger AvailableNow: it ends with the backlog of its start, not before and not after."""
+"""A query with the trigger AvailableNow ends with the backlog of its start, not earlier and not later."""
 
 from __future__ import annotations
 

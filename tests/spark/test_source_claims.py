@@ -1,4 +1,4 @@
-"""`dedup=ledger`: two pipelines on one queue. Whoever dies or sleeps too long: each key is given out by one of them."""
+"""`dedup=ledger`: two pipelines on one queue. Even if one dies or is paused too long, only one gives out each key."""
 
 from __future__ import annotations
 

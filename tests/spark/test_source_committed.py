@@ -1,4 +1,4 @@
-"""`ack = "committed"`: messages stay hidden, and are deleted only when their batch is committed."""
+"""`ack = "committed"`: messages stay hidden, and are deleted only after their batch is committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`format("sqs")` in a real Spark, against the real broker."""
+"""`format("sqs")` in a real Spark, with the real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batch comes next, and what is remembered of those that are over."""
+"""Which batch comes next, and what is kept of finished batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One task of a batch: seal before delete, one winner, and nothing given out twice."""
+"""One task of a batch: it seals before it deletes, one attempt wins, and no message is given out twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that go back to their queue: asked for once, and only while they are ours."""
+"""Messages that are returned to their queue: once, and only while this task still has them."""
 
 from __future__ import annotations
 

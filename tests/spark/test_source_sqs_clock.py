@@ -1,4 +1,4 @@
-"""What time it is at SQS, as far as a host can know."""
+"""The time at SQS, as exactly as a host can know it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No password in what Spark shows, in a traceback, or in what is shipped to executors without need."""
+"""No password in what Spark shows, in a traceback, or unnecessarily in what is sent to executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SparkSession that Semel starts: what it is set to, how quiet it is, and what a user is told if there is none."""
+"""The SparkSession that Semel starts: its settings, how little it logs, and what a user is told if it cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark starts or works, in a process of its own."""
+"""Ctrl-C while Spark starts or works, in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to messages: what `df.write.format("sqs")` and `writeStream` promise, on a real broker."""
+"""From rows to messages: what `df.write.format("sqs")` and `writeStream` promise, on a real broker."""
 
 from __future__ import annotations
 

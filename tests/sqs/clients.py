@@ -1,4 +1,4 @@
-"""Clients for tests: they never sleep, and remember for how long they would have."""
+"""Clients for tests: they never sleep, but record how long they would have slept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semel.sqs import Client
 
 
 class Naps(list[float]):
-    """The pauses that a client made."""
+    """The pauses that a client would have made."""
 
     def __call__(self, seconds: float) -> None:
         self.append(seconds)

@@ -1,6 +1,6 @@
-"""A real HTTP server that does as it is told: for what no well-behaved endpoint does on request.
+"""A real HTTP server that follows a script, for answers that no well-behaved endpoint gives.
 
-A script is a function from a request to the bytes to send back; None ends the connection without an answer.
+A script is a function from a request to the bytes of the answer; None closes the connection without an answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refusal(code: str, message: str = "no", status: int = 400, headers: str = ""
 
 
 class Server:
-    """`requests` has all that came, in order."""
+    """`requests` has all requests, in order."""
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
@@ -91,7 +91,7 @@ class Server:
                     sock.sendall(reply)
 
     def hang_up(self) -> None:
-        """Ends every connection; new ones are accepted."""
+        """Close every connection; new ones are accepted."""
         for sock in list(self._open):
             self._open.discard(sock)
             with contextlib.suppress(OSError):
@@ -127,6 +127,6 @@ def scripted(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Serv
 
 
 def in_turn(*replies: bytes | None) -> Script:
-    """Each request gets the next reply; the last one stays."""
+    """Each request gets the next reply; the last one is repeated."""
     left = list(replies)
     return lambda _request: left.pop(0) if len(left) > 1 else left[0]

@@ -1,4 +1,4 @@
-"""The digests of bodies and attributes, against answers of the live service and against the rule spelled out."""
+"""The digests of bodies and attributes, compared with answers of the live service and with the rule written out."""
 
 from __future__ import annotations
 

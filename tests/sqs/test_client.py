@@ -1,4 +1,4 @@
-"""What the client does with a real broker: every operation that the rest of Semel is built on."""
+"""The client on a real broker: every operation that the rest of Semel uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's admin interface through the client: who is asked, what is seen, what is taken by id."""
+"""The broker's admin interface through the client: which endpoints are asked, what is shown, what is claimed by id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the client finds SQS and who it is: as botocore would, in every way that botocore can be told."""
+"""How the client finds SQS and its credentials: like botocore, from every source that botocore supports."""
 
 from __future__ import annotations
 

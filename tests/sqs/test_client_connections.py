@@ -1,4 +1,4 @@
-"""Connections: kept, found stale, given up; every way to frame an answer; long polls that end when they are told to."""
+"""Connections: reused, found stale, closed; every way to frame an answer; long polls that end when they are told to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer with status 200 that is not what SQS answers: it ends as an SqsError, at once, and in no later place."""
+"""A malformed answer with status 200 raises an SqsError at once, and not somewhere later."""
 
 from __future__ import annotations
 

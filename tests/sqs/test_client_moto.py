@@ -1,4 +1,4 @@
-"""The client works unchanged with an SQS that is not ours: moto's server."""
+"""The client works unchanged with an SQS other than Semel's: moto's server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the client tries again: what SQS and the network may do to it, done by the broker's faults and by script."""
+"""When the client retries: failures of SQS and the network, simulated by the broker's faults and by scripts."""
 
 from __future__ import annotations
 

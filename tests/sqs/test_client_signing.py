@@ -1,4 +1,4 @@
-"""Signature V4: the broker checks what the client signs, and botocore's own signer has the last word."""
+"""Signature V4: the broker verifies what the client signs, and the result is compared with botocore's own signer."""
 
 from __future__ import annotations
 

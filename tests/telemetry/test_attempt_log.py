@@ -1,4 +1,4 @@
-"""The attempt log: what is in the folder, also after a crash; what is said of drops; that it is in nobody's way."""
+"""The attempt log: what is in the folder, also after a crash; how drops are reported; and that it blocks nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics: what Prometheus reads is what was counted, from one process or from several."""
+"""The metrics: Prometheus reads what was counted, from one process or from several."""
 
 from __future__ import annotations
 

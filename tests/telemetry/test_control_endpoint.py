@@ -1,4 +1,4 @@
-"""The control endpoint over HTTP: who is let in, what it answers, and the registry that says where it is."""
+"""The control endpoint over HTTP: who may use it, what it answers, and the registry that has its address."""
 
 from __future__ import annotations
 

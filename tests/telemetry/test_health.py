@@ -1,4 +1,4 @@
-"""The health endpoint: what a probe gets, and what whoever starts or asks it is told when it cannot be."""
+"""The health endpoint: what a probe gets, and the errors when it cannot be started or asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trail of one message in the attempt log: complete, quick, and it says what was not read."""
+"""The trail of one message in the attempt log: it is complete, fast to find, and says what was not read."""
 
 from __future__ import annotations
 

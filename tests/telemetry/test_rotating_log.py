@@ -1,4 +1,4 @@
-"""Logs that many processes append to: whole lines, bounded size, read across the rotation."""
+"""Logs to which many processes append: whole lines, limited size, and readable across rotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: each names its message, fits one line, and tells no secret."""
+"""Log lines: each names its message, is a single line, and contains no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app driven by hand: every kind of handler, on every store, dead at every crash point, by the manual clock."""
+"""An app run step by step: every kind of handler, on every store, killed at every crash point, with a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's own tests get: the fixture `sqs_broker`, and brokers that come and go without a trace."""
+"""For users' own tests: the fixture `sqs_broker`, and brokers that start and stop without leaving anything behind."""
 
 from __future__ import annotations
 

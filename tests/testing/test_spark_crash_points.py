@@ -1,4 +1,4 @@
-"""Crash points kill where a test has registered the killer, and nowhere else."""
+"""Crash points kill only where a test has registered the killer."""
 
 from __future__ import annotations
 

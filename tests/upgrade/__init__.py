@@ -1,1 +1,1 @@
-"""Data that earlier versions have written, read by this one."""
+"""Data that earlier versions have written must be readable."""

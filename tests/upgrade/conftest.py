@@ -1,4 +1,4 @@
-"""Whoever breaks the reading of old data is told what to do about it."""
+"""If old data can no longer be read, the test report says what to do about it."""
 
 from __future__ import annotations
 

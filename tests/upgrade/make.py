@@ -1,9 +1,9 @@
-"""Writes, with the code as it is now, the data that later versions must be able to read: tests/upgrade/data/VERSION.
+"""Writes, with the current code, the data that later versions must be able to read: tests/upgrade/data/VERSION.
 
     PYTHONPATH=tests .venv/bin/python -m upgrade.make [NAME]
 
-The rule: a folder that is there is never written again, and what test_upgrade.py expects of it does not change. What is
-added here for later versions is expected only of the folders that have it.
+The rule: an existing folder is never rewritten, and what test_upgrade.py expects of it does not change. Data that is
+added here for later versions is expected only in the folders that have it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ table = "rejects"
 type = "parquet"
 path = "rows"
 """
-FOLDER: Final = "FOLDER"  # stands for the folder of the pipeline, which its checkpoint has in it
+FOLDER: Final = "FOLDER"  # placeholder for the folder of the pipeline, whose path is in its checkpoint
 
 
 def make(folder: Path) -> None:
@@ -101,7 +101,7 @@ def make(folder: Path) -> None:
 
 
 def make_broker(folder: Path) -> dict[str, str]:
-    """Returns receipts and ids that a client would have at this moment."""
+    """Returns the receipts and ids that a client would have at this moment."""
     with tempfile.TemporaryDirectory() as data:
         with running(data=data, clock="manual") as broker, Client(broker.url) as client:
             set_clock(broker, MADE)
@@ -159,7 +159,7 @@ def _fifo_queue(client: Client) -> dict[str, str]:
     return {"a0": message.message_id, "b3": sent.message_id, "sequence": sent.sequence}
 
 
-# The ledgers. All have the same content.
+# The ledgers all have the same content.
 
 
 def fill(ledger: Ledger) -> dict[str, int]:
@@ -303,7 +303,7 @@ def _waiting(queue: Queue) -> int:
 
 
 def _remove_traces(place: Path, broker: EmbeddedBroker) -> None:
-    """Of the machine that the data is made on: the folder, the broker's address and the name of the host."""
+    """Remove traces of the machine on which the data is made: the folder, the broker's address and the host name."""
     (place / "checkpoint" / "lock").unlink()
     for path in (path for path in place.rglob("*") if path.is_file()):
         data = path.read_bytes()

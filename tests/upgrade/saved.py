@@ -1,7 +1,7 @@
-"""How the data of each store is kept as a file, and brought back.
+"""How the data of each store is saved as a file, and restored.
 
-The rule: no file depends on the version of a server. Redis is kept as hashes (not as DUMP, which older servers cannot
-restore), PostgreSQL as SQL, DynamoDB as items with the shape of their table."""
+The rule: no file depends on the version of a server. Redis is saved as hashes (not with DUMP: older servers cannot
+restore that), PostgreSQL as SQL, DynamoDB as items with the definition of their table."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 DATA: Final = Path(__file__).with_name("data")
 VERSIONS: Final = sorted(path.name for path in DATA.glob("*/"))
-# When the data was made, by its own clock: 2100-01-01. Not now, so that it is the same whenever it is made, and so that
-# nothing in it is over for a store that goes by its own clock.
+# The time at which the data was made, by its own clock: 2100-01-01. It is fixed, so that the data is always the same,
+# and in the future, so that nothing has expired for a store that uses its own clock.
 MADE: Final = 4_102_444_800.0
 TABLE: Final = "ledger"
-_ALLOWED: Final = 999_999_999.0  # seconds that a manual clock can be advanced by at once
+_ALLOWED: Final = 999_999_999.0  # seconds by which a manual clock can be advanced at once
 
 
 def set_clock(broker: EmbeddedBroker, seconds: float) -> None:
-    """Sets a manual clock, which starts at today's time."""
+    """Set a manual clock, which starts at the current time."""
     while (ahead := seconds - broker.clock.now()) > 0:
         broker.clock.advance(min(ahead, _ALLOWED))
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """A .tar.gz of all that is in a folder; the same content is the same archive, whoever made it."""
+    """Pack a folder as .tar.gz. The same content always gives the same bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -62,7 +62,7 @@ def dump_postgres(server: postgres.Server, database: str, target: Path) -> None:
     text = subprocess.run(
         [*command, _database(server, database)], check=True, capture_output=True, text=True, cwd="/"
     ).stdout
-    # Settings of the session, and what is for psql: neither is data, and servers of other versions refuse some.
+    # Leave out session settings and psql commands: they are not data, and servers of other versions refuse some.
     lines = [
         line for line in text.splitlines() if line and not re.match(r"--|\\|SET |SELECT pg_catalog.set_config", line)
     ]
@@ -71,7 +71,7 @@ def dump_postgres(server: postgres.Server, database: str, target: Path) -> None:
 
 @contextmanager
 def postgres_ledger(server: postgres.Server, saved: Path | None) -> Iterator[tuple[str, Ledger]]:
-    """The name of a new database, and the ledger in it."""
+    """Yields the name of a new database, and the ledger in it."""
     import psycopg
 
     from semel.ledger.postgres.ledger import PostgresLedger
@@ -111,7 +111,7 @@ def dump_redis(server: redis.Server, prefix: str, target: Path) -> None:
 
 @contextmanager
 def redis_ledger(server: redis.Server, saved: Path | None) -> Iterator[tuple[str, Ledger]]:
-    """A new prefix, and the ledger under it. No key has a time to live until it is written to again."""
+    """Yields a new prefix, and the ledger with it. Keys have no time to live until they are written again."""
     import redis
 
     from semel.ledger.redis.ledger import RedisLedger
@@ -127,7 +127,7 @@ def redis_ledger(server: redis.Server, saved: Path | None) -> Iterator[tuple[str
 
 
 def _text(value: bytes) -> str:
-    return value.decode("latin-1")  # one character a byte, whatever it is
+    return value.decode("latin-1")  # one character per byte, for any bytes
 
 
 def dump_dynamodb(server: dynamodb.Server, table: str, target: Path) -> None:
@@ -154,7 +154,7 @@ def dump_dynamodb(server: dynamodb.Server, table: str, target: Path) -> None:
 
 @contextmanager
 def dynamodb_ledger(server: dynamodb.Server, saved: Path | None) -> Iterator[tuple[str, Ledger]]:
-    """The name of a new table, and the ledger in it."""
+    """Yields the name of a new table, and the ledger in it."""
     from semel.ledger.dynamodb.ledger import DynamoLedger
 
     table = f"upgrade-{uuid.uuid4().hex[:12]}"
@@ -172,7 +172,7 @@ def dynamodb_ledger(server: dynamodb.Server, saved: Path | None) -> Iterator[tup
 
 
 def _encoded(value: Any) -> Any:
-    """An item as JSON can hold it: bytes, which are only under "B", as base64."""
+    """An item as JSON: bytes, which only occur under "B", are encoded as base64."""
     if isinstance(value, dict):
         return {name: _encoded(part) for name, part in value.items()}
     if isinstance(value, list):

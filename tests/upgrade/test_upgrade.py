@@ -1,6 +1,6 @@
-"""What earlier versions have written is read: a data folder of the broker, and a ledger in each store.
+"""Data that earlier versions have written is readable: a data folder of the broker, and a ledger in each store.
 
-`make.py` has written it. The clock of every test is set to a minute after that."""
+`make.py` has written it. The clock of every test is set to one minute after that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that an earlier version has run goes on: its sealed batch is written once, and new messages follow."""
+"""A pipeline of an earlier version continues: its sealed batch is written once, and new messages follow."""
 
 from __future__ import annotations
 

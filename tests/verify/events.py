@@ -1,4 +1,4 @@
-"""Short ways to write histories."""
+"""Shortcuts to write histories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def event(kind: str, key: str = "", **fields: Any) -> HistoryEvent:
 
 
 def history(text: str, **fields: Any) -> list[HistoryEvent]:
-    """One event a word: `send:k1 effect:k1@2` (its fence is 2) `delete:k1/m1` (its message is m1)."""
+    """One event per word: `send:k1 effect:k1@2` (its fence is 2) `delete:k1/m1` (its message is m1)."""
     return [_event(word, fields) for word in text.split()]
 
 
@@ -33,5 +33,5 @@ def findings_in(text: str, **options: Any) -> list[tuple[str, str]]:
 
 
 def shown(finding: Finding) -> list[str]:
-    """Its evidence."""
+    """The evidence of a finding."""
     return [f"{event.kind}:{event.key}" for event in finding.evidence]

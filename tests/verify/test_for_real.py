@@ -1,5 +1,4 @@
-"""Histories of real workers at a queue that delivers twice: with a ledger nothing is doubled; a plain loop is found
-out."""
+"""Histories of real workers on a queue that delivers twice: a ledger prevents doubles; a plain loop is found out."""
 
 from __future__ import annotations
 

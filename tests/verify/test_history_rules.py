@@ -1,4 +1,4 @@
-"""What `check` finds in a history, and what it leaves alone."""
+"""What `check` finds in a history, and what it accepts."""
 
 from __future__ import annotations
 

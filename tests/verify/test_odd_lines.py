@@ -1,4 +1,4 @@
-"""Whatever a line says, it is an event, ignored, or unreadable; reading goes on, and the verdict says so."""
+"""Any line is an event, ignored, or unreadable; reading continues, and the verdict reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A correct history is ok whatever its order; a fault put into it is found, with its key."""
+"""A correct history is ok in any order of its events; a fault in it is found, with its key."""
 
 from __future__ import annotations
 

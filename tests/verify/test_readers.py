@@ -1,4 +1,4 @@
-"""Histories in files: formats, mappings, order, and what cannot be read."""
+"""Histories in files: formats, mappings, order, and lines that cannot be read."""
 
 from __future__ import annotations
 

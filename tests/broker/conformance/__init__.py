@@ -1,1 +1,1 @@
-"""Every rule of the SQS specification, checked through the wire on both protocols."""
+"""Every rule of the SQS specification, tested over the network with both protocols."""

@@ -1,4 +1,4 @@
-"""`sqs`: a fresh broker with a manual clock, once through each protocol. `alongside`: a call that runs in a thread."""
+"""`sqs`: a new broker with a manual clock, once for each protocol. `alongside`: runs a call in a thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sqs(request: pytest.FixtureRequest, sqs_broker: Broker) -> Iterator[Sqs]:
 
 @pytest.fixture
 def json_sqs(sqs_broker: Broker) -> Iterator[Sqs]:
-    """For what only one protocol can say, and for tests whose cost is in the number of calls."""
+    """For what only the JSON protocol has, and for tests that make so many calls that one protocol is enough."""
     service = Sqs(sqs_broker, "json")
     yield service
     service.client.close()

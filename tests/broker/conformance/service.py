@@ -1,7 +1,7 @@
-"""One call surface over both protocols of SQS: today's AWS JSON, and the Query/XML that SDKs spoke until late 2023.
+"""One interface to both protocols of SQS: today's AWS JSON, and the Query/XML that SDKs used until late 2023.
 
-Both are real botocore clients. The older one runs on today's service model put back into its older form: the protocol,
-the result wrappers, the names and the error codes that left the model when SQS moved to JSON.
+Both are real botocore clients. The older one uses today's service model, converted back to its older form: protocol,
+result wrappers, names and error codes, which were removed from the model when SQS moved to JSON.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Clock(Protocol):
 
 
 class Broker(Protocol):
-    """What the suite uses of a running broker."""
+    """The parts of a running broker that the suite uses."""
 
     @property
     def url(self) -> str: ...
@@ -99,7 +99,7 @@ class Broker(Protocol):
 
 
 class SqsError(Exception):
-    """A refusal by the service, alike on both protocols; `shape` is known on JSON only."""
+    """A refusal by the service, in the same form for both protocols; `shape` is known only with JSON."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         error = answer["Error"]
@@ -113,7 +113,7 @@ class SqsError(Exception):
 
 @contextmanager
 def refused(code: str | set[str], message: str | None = None) -> Iterator[pytest.ExceptionInfo[SqsError]]:
-    """The block is refused with `code`, the shape and status that belong to it, and `message` if that is given."""
+    """Expect that the block is refused with `code`, its shape and status, and `message` if it is given."""
     with pytest.raises(SqsError) as caught:
         yield caught
     error = caught.value
@@ -127,7 +127,7 @@ def refused(code: str | set[str], message: str | None = None) -> Iterator[pytest
 
 
 def refusal(call: Callable[[], object]) -> SqsError | None:
-    """How the call was refused, or None: for where the specification leaves the choice."""
+    """The refusal of the call, or None. For cases that the specification leaves open."""
     try:
         call()
     except SqsError as error:
@@ -155,7 +155,7 @@ _MAP_NAMES = {
 
 
 def query_era(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Today's service model of SQS, in the form it had while SQS spoke Query/XML."""
+    """Today's service model of SQS, in the form that it had while SQS used Query/XML."""
     old: dict[str, Any] = copy.deepcopy(dict(model))
     metadata = old["metadata"]
     for name in ("awsQueryCompatible", "jsonVersion", "targetPrefix"):
@@ -204,7 +204,7 @@ def connect(
     access_key: str = "anyone",
     secret: str = "anything",
 ) -> Any:
-    """A botocore client that speaks `protocol`; unless told to, it lets bad parameters through to the server."""
+    """A botocore client for `protocol`. Unless `validate` is set, it sends invalid parameters to the server."""
     return _session(protocol).create_client(
         "sqs",
         endpoint_url=url,
@@ -229,7 +229,7 @@ class Counts(NamedTuple):
 
 
 class Sqs:
-    """Every operation as a method (`sqs.send_message(QueueUrl=…)`), and short names for what most tests do."""
+    """Every operation as a method (`sqs.send_message(QueueUrl=…)`), and shortcuts for what most tests do."""
 
     def __init__(self, broker: Broker, protocol: str, **caller: str) -> None:
         self.broker = broker
@@ -375,7 +375,7 @@ def request(
 
 
 def json_request(operation: str, body: Any) -> bytes:
-    """One AWS JSON call as the bytes that go over the wire, for tests that hold the socket themselves."""
+    """One AWS JSON call as bytes, for tests that use a socket directly."""
     data = json.dumps(body).encode()
     head = (
         "POST / HTTP/1.1\r\nHost: broker\r\nContent-Type: application/x-amz-json-1.0\r\n"
@@ -390,7 +390,7 @@ def dial(broker: Broker) -> socket.socket:
 
 
 def json_call(broker: Broker, operation: str, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
-    """One AWS JSON call; a `body` of type str or bytes goes out as it is."""
+    """One AWS JSON call. A `body` of type str or bytes is sent unchanged."""
     return request(
         broker,
         "POST",
@@ -414,7 +414,7 @@ def query_call(
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """One Query call; with GET the fields travel in the address."""
+    """One Query call. With GET the fields are in the URL."""
     form = urlencode({"Action": action, "Version": "2012-11-05", **(fields or {})})
     if method == "GET":
         return request(broker, "GET", f"{path}?{form}", headers=headers)

@@ -1,4 +1,4 @@
-"""The suite's own promise: no rule and no section of the specification is without a test."""
+"""Every rule and every section of the specification has a test in this suite."""
 
 from __future__ import annotations
 

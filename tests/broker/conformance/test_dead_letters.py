@@ -1,4 +1,4 @@
-"""Rules 23 to 27: when a message becomes a dead letter, what it keeps, and who may send dead letters where."""
+"""Rules 23 to 27: when a message is dead-lettered, what it keeps, and which queues may use a dead-letter queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 1.3: the exact texts, which clients and test suites match on."""
+"""Section 1.3: the exact error texts, which clients and test suites match on."""
 
 from __future__ import annotations
 

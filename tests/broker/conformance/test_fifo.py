@@ -1,4 +1,4 @@
-"""Rules 31 to 39: deduplication, sequence, groups, and receiving again by attempt id."""
+"""Rules 31 to 39: deduplication, sequence numbers, groups, and ReceiveRequestAttemptId."""
 
 from __future__ import annotations
 

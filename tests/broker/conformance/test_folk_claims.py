@@ -1,4 +1,4 @@
-"""Section 2.6: five things that are said about SQS, and what is true."""
+"""Section 2.6: five common claims about SQS, and what is true."""
 
 from __future__ import annotations
 

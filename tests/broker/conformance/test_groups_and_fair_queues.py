@@ -1,4 +1,4 @@
-"""Rules 40 and 41: group ids on both types of queue, and fairness between the tenants of a standard queue."""
+"""Rules 40 and 41: group ids on both types of queue, and fairness between the tenants of a Standard queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 1.6: every limit, at its edge and one past it."""
+"""Section 1.6: every limit, at its edge and just beyond it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 1.6, the limits of 120,000 messages: their number, and what happens there, at a thousandth of the size."""
+"""Section 1.6, the limits of 120,000 messages: their values, and what happens there, at a thousandth of the size."""
 
 from __future__ import annotations
 

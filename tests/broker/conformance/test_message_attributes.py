@@ -1,4 +1,4 @@
-"""Section 1.5 and rules 48 and 51: what travels beside the body, who asks for it, and its digests."""
+"""Section 1.5 and rules 48 and 51: message attributes, who gets them, and their digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 2.5, CloudWatch: the metrics of each queue, as the broker exposes them for Prometheus."""
+"""Section 2.5, CloudWatch: the metrics of each queue, as the broker exposes them to Prometheus."""
 
 from __future__ import annotations
 

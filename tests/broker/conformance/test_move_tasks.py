@@ -1,4 +1,4 @@
-"""Rules 28 to 30: redrive tasks, their progress, their end."""
+"""Rules 28 to 30: move tasks, their progress and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 1.2: all 23 operations, what they require and what they give back."""
+"""Section 1.2: all 23 operations, what they require and what they return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies where signatures are checked, on both protocols. Section 3, rules 63, 64 and 66; 1.4, Policy."""
+"""Queue policies when signatures are checked, with both protocols. Section 3, rules 63, 64 and 66; 1.4, Policy."""
 
 from __future__ import annotations
 

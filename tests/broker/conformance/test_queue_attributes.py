@@ -1,4 +1,4 @@
-"""Section 1.4: every attribute of a queue, its range, its default and what setting it does."""
+"""Section 1.4: every attribute of a queue: its range, its default, and the effect of setting it."""
 
 from __future__ import annotations
 

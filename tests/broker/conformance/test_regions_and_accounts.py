@@ -1,4 +1,4 @@
-"""Regions and accounts: what a QueueUrl, a name and an ARN mean, and to whom. Section 3, rules 53, 64 and 66."""
+"""Regions and accounts: what a QueueUrl, a name and an ARN mean, and for whom. Section 3, rules 53, 64 and 66."""
 
 from __future__ import annotations
 

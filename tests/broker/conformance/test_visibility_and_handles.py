@@ -1,4 +1,4 @@
-"""Rules 1 to 13: who may see a message, for how long, and what an old handle is still good for."""
+"""Rules 1 to 13: who can see a message, for how long, and what an old receipt handle can still do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 1.1 on AWS JSON: what goes over the wire, byte by byte, and what boto3 makes of it."""
+"""Section 1.1 with AWS JSON: the exact bytes on the wire, and what boto3 makes of them."""
 
 from __future__ import annotations
 

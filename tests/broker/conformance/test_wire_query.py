@@ -1,4 +1,4 @@
-"""Section 1.1 on Query/XML: form fields by their older names in, XML by its older names out."""
+"""Section 1.1 with Query/XML: form fields and XML with the older names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a holder may do, and what a former holder may not: extend, note, record, release, forget, purge, look."""
+"""What a holder may do and a former holder may not: extend, save steps, record, release. Also: forget, purge, get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every store remembers by which rule keys were made, with nothing but the contract's own calls."""
+"""Every store keeps the key rules, using only the contract's own calls."""
 
 from __future__ import annotations
 

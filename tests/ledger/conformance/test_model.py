@@ -1,4 +1,4 @@
-"""Any sequence of calls: every store answers as the model in plain Python does, and no fence ever falls."""
+"""Any sequence of calls: every store answers like the model in plain Python, and no fence ever decreases."""
 
 from __future__ import annotations
 

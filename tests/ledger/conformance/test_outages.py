@@ -1,4 +1,4 @@
-"""A store that goes away and comes back, and answers that are lost on the way."""
+"""A store that becomes unreachable and comes back, and answers that are lost on the way."""
 
 from __future__ import annotations
 

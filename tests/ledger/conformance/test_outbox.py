@@ -1,4 +1,4 @@
-"""The outbox of every store that has one: what SQS would refuse does not come in, what it has refused is not lost."""
+"""The outbox of every store that has one: it refuses what SQS would refuse, and loses nothing that SQS has refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many at once: threads of one process and ledgers of several, over the same keys."""
+"""Concurrency: threads of one process, and ledgers of several, with the same keys."""
 
 from __future__ import annotations
 

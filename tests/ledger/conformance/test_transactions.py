@@ -1,4 +1,4 @@
-"""The provable exactly-once: the user's writes, the record and the outgoing messages in one commit."""
+"""Provably exactly once: the user's writes, the record and the outgoing messages in one commit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fuzzes every target for its share of the time: `python -m fuzz --minutes 10 [--target NAME] [--jobs 2]`.
 
-Inputs that reach something new are kept in the folder, so that the next run goes on from there. An input that breaks a
-promise is saved and printed with the command that reproduces it; the exit code is then 1.
+Inputs that reach new code are kept in the folder, so the next run continues from there. An input that breaks a promise
+is saved, the command that reproduces it is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN: Final = 40  # last lines of a failure
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`failures`: the inputs that broke something. `problem`: what the process printed, if it did not end well."""
+    """`failures`: the inputs that broke something. `problem`: what the process printed, if it failed."""
 
     name: str
     inputs: int
@@ -59,11 +59,11 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all targets together")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration, all targets together")
     parser.add_argument("--target", action="append", choices=table.NAMES, metavar="NAME", help="only this one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
     parser.add_argument("--folder", type=Path, default=Path(".fuzz"), help="where inputs are kept")
-    parser.add_argument("--reproduce", nargs=2, metavar=("NAME", "FILE"), help="run one input, and show what it breaks")
+    parser.add_argument("--reproduce", nargs=2, metavar=("NAME", "FILE"), help="run one input and show what it breaks")
     return parser.parse_args()
 
 
@@ -76,7 +76,7 @@ def _reproduce(name: str, file: str) -> int:
 def _run(name: str, seconds: int, folder: Path) -> Outcome:
     began = time.time()
     command = [sys.executable, "-m", "fuzz.child", name, str(seconds), str(folder)]
-    # A child ends without cleaning up: what it leaves behind goes with its temporary folder.
+    # A child ends without cleaning up: the files that it leaves are removed with its temporary folder.
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="semel-fuzz-", dir=shared) as scratch:
         place = {**os.environ, "TMPDIR": scratch}

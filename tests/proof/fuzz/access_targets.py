@@ -1,4 +1,4 @@
-"""Targets: who may do what. Signatures, credentials, receipt handles, policies, and the addresses of queues."""
+"""Targets for access control: signatures, credentials, receipt handles, policies, and the addresses of queues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VERIFIER: Final = Verifier({KEY: SECRET})
 
 
 def _by_hand(method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
-    """A request as it stands on the wire, signed in its headers."""
+    """The bytes of a request that is signed in its headers."""
     request = AWSRequest(method, f"{ORIGIN}{target}", headers, body)
     request.context["timestamp"] = STAMP
     signer = SigV4Auth(BotocoreCredentials(KEY, SECRET), "sqs", "us-east-1")
@@ -92,7 +92,7 @@ def parsed(raw: bytes) -> HttpRequest | None:
 
 
 def _meaning(request: HttpRequest) -> tuple[Any, ...] | None:
-    """What the broker makes of a request: the call, and which queue it is about."""
+    """What a request means to the broker: the call, and its queue."""
     headers = {name.lower(): value for name, value in request.headers}
     origin = f"http://{headers.get(b'host', b'').decode('latin-1')}"
     try:
@@ -112,7 +112,7 @@ def _engine() -> Any:
 
 def fuzz_signature(data: bytes) -> None:
     """A validly signed request with some of its bytes changed: it is refused with an error of SQS, or it still means
-    the same call on the same queue. The first byte chooses the request; the others are the changes."""
+    the same call on the same queue. The first byte chooses the request; the others encode the changes."""
     originals = signed_requests()
     original = originals[data[0] % len(originals)] if data else originals[0]
     changed = parsed(damaged(original, data[1:]))
@@ -123,7 +123,7 @@ def fuzz_signature(data: bytes) -> None:
 
 
 def fuzz_authorization(data: bytes) -> None:
-    """Any request: nothing that was not signed with the secret is accepted, and the refusal is an error of SQS."""
+    """Any request: it is accepted only if it was signed with the secret, and else refused with an error of SQS."""
     request = parsed(data)
     if request is not None and _accepted(request):
         accepted = [_meaning(known) for raw in signed_requests() if (known := parsed(raw)) is not None]
@@ -144,7 +144,7 @@ def _accepted(request: HttpRequest) -> bool:
 
 
 def fuzz_credentials_file(data: bytes) -> None:
-    """A credentials file: users with a key pair each, or a StartError that names the file and no secret."""
+    """A credentials file: it gives users with a key pair each, or a StartError that names the file but no secret."""
     path = FOLDER / "credentials"
     path.write_bytes(data)
     try:
@@ -166,8 +166,8 @@ def fuzz_credentials_file(data: bytes) -> None:
 
 
 def fuzz_receipt(data: bytes) -> None:
-    """A receipt handle: one that this broker has not written, down to the last character, is refused, and touches no
-    message; one that it has written touches its own message only."""
+    """A receipt handle: if it differs in any character from the one that this broker has issued, it is refused and
+    changes no message. The issued one deletes only its own message."""
     handle = data.decode("utf-8", "replace")
     engine = new_engine()
     written = engine.store.receipts.encode(2, 2 << 40 | 1, 1, 1)
@@ -203,8 +203,8 @@ def _access(account: str) -> Access:
 
 
 def fuzz_policy(data: bytes) -> None:
-    """A queue's policy: refused with an error of SQS, or it permits only what an Allow that names the caller permits;
-    one Deny, also one that is not understood, outweighs everything."""
+    """A queue's policy: it is refused with an error of SQS, or it permits a call only with an Allow that names the
+    caller. Any Deny, even one that cannot be understood, overrides it."""
     try:
         text = checked({"Policy": data.decode("utf-8", "replace")}, {}, fifo=False).get("Policy", "{}")
     except ServiceError as error:
@@ -239,7 +239,8 @@ def _names_the_stranger(statement: dict[str, Any]) -> bool:
 
 
 def fuzz_address(data: bytes) -> None:
-    """What names a queue or a host: an address, or nothing, or an error that says how it is written."""
+    """The name of a queue or a host: it is an address or none, or it is refused with an error that says how to write
+    it."""
     text = data.decode("utf-8", "replace")
     address = parse_queue_url(text)
     assert address is None or text.endswith(address.name)
@@ -250,5 +251,5 @@ def fuzz_address(data: bytes) -> None:
     assert isinstance(engine.key_of_call({"QueueName": text}, CALLER), str)
     with suppress(BadRequest):
         assert Reference.parse(text, ORIGIN, "us-east-1").name
-    if can_be_rebound(text, frozenset()):  # also what is no host at all
+    if can_be_rebound(text, frozenset()):  # true also for texts that are no host
         assert not (is_loopback(text) and re.fullmatch(r"[\w.:-]+", text)), text

@@ -1,5 +1,5 @@
-"""A whole broker without a socket: bytes of a client in, its answers out. Each input has a broker of its own, which is
-always the same: the clock stands still, ids come from a seed, and the database is a copy of one.
+"""A whole broker without a socket: the bytes of a client go in, the answers come out. Each input gets a new broker, and
+all of these are equal: the clock stands still, ids come from a seed, and the database is a copy of the same one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_POLL: Final = 21.0
 
 @cache
 def _database() -> bytes:
-    """Three queues; in `orders` a message that is visible and one that is in flight."""
+    """Three queues. `orders` has one visible message and one in flight."""
     db = open_database(None)
     db.execute("INSERT INTO meta VALUES ('receipt-key', ?)", (RECEIPT_KEY,))
     engine = Engine(db, Random(1), cooldowns=False)
@@ -70,9 +70,9 @@ class FixedClock(ManualClock):
 
 
 class Transport:
-    """The other side of a connection: keeps what was written, and is never in a hurry."""
+    """The other side of a connection. It keeps everything that the broker writes, and its buffer is never full."""
 
-    _client, _server = socket.socketpair()  # so that the broker sees a client that is still there
+    _client, _server = socket.socketpair()  # so that the broker sees a client that is still connected
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -104,7 +104,7 @@ class Transport:
 
 
 class RecordingBroker(Broker):
-    """Remembers which requests it has accepted."""
+    """Keeps a list of the requests that it has accepted."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.accepted: list[Request] = []
@@ -116,7 +116,7 @@ class RecordingBroker(Broker):
 
 
 class Exchange:
-    """What came of the bytes of one client."""
+    """The result of the bytes of one client."""
 
     def __init__(self, broker: RecordingBroker, transport: Transport) -> None:
         self.requests = broker.accepted
@@ -143,7 +143,7 @@ async def _exchange(pieces: Sequence[bytes], verifier: Verifier | None) -> Excha
         connection.data_received(piece)
         await _turns(3)
     await _turns(6)
-    if connection._requests:  # a long poll ends when its time has come
+    if connection._requests:  # a long poll: advance the clock to its end
         clock.advance(_LONGEST_POLL)
         broker.time_passed()
         for _ in range(_TURNS):

@@ -1,4 +1,4 @@
-"""Targets: what the broker reads from a socket, as bytes of HTTP and as calls in both protocols."""
+"""Targets for what the broker reads from a socket: bytes of HTTP, and calls in both protocols."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ json.warm_up()
 
 
 def fuzz_http(data: bytes) -> None:
-    """Bytes of a client, whole or in pieces: every request that is complete is answered in its turn, with HTTP that
-    ends where it says, by a success or a well-formed error of SQS. Never a 5xx, an exception, or no answer at all.
+    """Bytes of a client, whole or in pieces: every complete request is answered in order. Each answer is HTTP with a
+    correct length, and a success or a well-formed error of SQS. No 5xx, no exception, no missing answer.
 
-    The first byte says how large the pieces are, and from 128 on that signatures are checked."""
+    The first byte sets the size of the pieces; if it is 128 or more, signatures are checked."""
     first, data = (data[0], data[1:]) if data else (0, b"")
     size, verifier = first % 128 or max(1, len(data)), VERIFIER if first >= 128 else None
     pieces = [data[at : at + size] for at in range(0, len(data), size)][:500]
     with no_error_logged():
         result = exchange(pieces, verifier)
-    if result.faults:  # a request has switched faults on: then anything may be answered, or nothing
+    if result.faults:  # a request has switched faults on: any answer is allowed, or none
         return
     assert not result.unanswered, f"{len(result.unanswered)} of {len(result.requests)} requests were never answered"
     _check_answers(result)
@@ -65,7 +65,7 @@ def _check_answers(result: Exchange) -> None:
 
 
 def check_body(status: int, content_type: bytes, body: bytes) -> None:
-    """That an answer is in the format that it names, and an error one that SQS has."""
+    """Check that an answer has the format of its content type, and that an error is one of SQS's."""
     if content_type == json.CONTENT_TYPE:
         content = orjson.loads(body) if body else {}
         assert (status < 400) is ("__type" not in content), body
@@ -83,7 +83,7 @@ def check_body(status: int, content_type: bytes, body: bytes) -> None:
 
 def fuzz_calls(data: bytes) -> None:
     """Lines of `Operation {parameters}`: each call has a result that both protocols can write, or an error of SQS that
-    is the caller's own fault. What is known in memory afterwards is what a start from the database finds."""
+    is the caller's fault. Afterwards, an engine that is started from the database has the same state in memory."""
     engine = new_engine()
     engine.begin()
     for line in data.split(b"\n")[:MAX_CALLS]:
@@ -117,22 +117,22 @@ def _known(engine: Engine) -> dict[str, Any]:
 
 def fuzz_json_reader(data: bytes) -> None:
     """`Operation {parameters}`: the fast reader and the exact check read the same from every body, or the exact check
-    refuses it with an error of SQS. Members that the model does not know are read over by the fast one, also if they
-    are not Unicode."""
+    refuses it with an error of SQS. The fast reader skips members that the model does not know, even if they are not
+    Unicode."""
     name, _, body = data.partition(b" ")
     operation = operations().get(name.decode("latin-1"))
     if operation is None:
         return
     try:
         fast = json._readers[b"AmazonSQS." + name](body)
-    except Exception:  # noqa: BLE001 - whatever it is, the exact check decides
+    except Exception:  # noqa: BLE001 - after any error, the exact check decides
         fast = None
     try:
         exact = json._exactly(operation, body)
     except ServiceError as error:
         assert error.kind.status < 500
         assert fast is None or _is_not_json(error), f"the fast reader took what the exact check refuses: {error}"
-        orjson.dumps(fast)  # what it has read is Unicode
+        orjson.dumps(fast)  # raises if a text is not Unicode
         check_body(error.kind.status, *protocol.error_answer(Protocol.JSON, error, _ID))
         return
     assert fast is None or fast == exact, f"{fast!r} is not {exact!r}"
@@ -143,8 +143,8 @@ def _is_not_json(error: ServiceError) -> bool:
 
 
 def fuzz_query_reader(data: bytes) -> None:
-    """A form, as a query string or as a body: parameters that the service model allows, or an error of SQS that both
-    of this protocol's formats can write."""
+    """A form, as a query string or as a body: it gives parameters that the service model allows, or an error of SQS
+    that both formats of this protocol can write."""
     method, target = ("POST", "/") if data[:1] != b"/" else ("GET", data.decode("latin-1"))
     try:
         operation, params = query.parse(method, target, data, ORIGIN)

@@ -1,4 +1,4 @@
-"""One target under atheris, in a process of its own: what Semel imports from here on is instrumented.
+"""Runs one target under atheris, in a process of its own. Semel's modules are instrumented as they are imported.
 
 python -m fuzz.child TARGET SECONDS FOLDER
 """
@@ -41,7 +41,7 @@ def main(name: str, seconds: int, folder: Path) -> None:
         "-len_control=0",
         "-reload=0",
     ]
-    # The first folder gets the inputs that reach something new.
+    # libFuzzer writes inputs that reach new code to the first folder.
     folders = [
         str(corpus),
         *(str(place / name) for place in (table.CORPUS, table.REGRESSIONS) if (place / name).is_dir()),
@@ -51,7 +51,7 @@ def main(name: str, seconds: int, folder: Path) -> None:
 
 
 def _dictionary(entries: list[bytes]) -> str:
-    """As libFuzzer reads it: short entries only, every byte escaped."""
+    """A dictionary in libFuzzer's format: short entries only, every byte escaped."""
     short = [entry for entry in entries if len(entry) <= 64]
     return "".join('"' + "".join(f"\\x{byte:02x}" for byte in entry) + '"\n' for entry in short)
 

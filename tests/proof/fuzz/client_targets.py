@@ -1,4 +1,4 @@
-"""Targets: what a server, or whatever stands in its place, answers to the SQS client."""
+"""Targets for the SQS client: answers of a server, or of something else that listens in its place."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CALL: Final = Call("SendMessage", "orders", "http://localhost:9324", "us-east-1
 
 
 def fuzz_connection(data: bytes) -> None:
-    """Bytes of a server that then hangs up: one answer that is as long as it says, or an OSError. A connection that
-    may be used again has nothing left unread."""
+    """Bytes of a server that then hangs up: they give one answer with a correct length, or an OSError. A connection
+    that may be reused has no unread bytes left."""
     here, there = socket.socketpair()
     connection = Connection(here)
     try:
@@ -42,7 +42,7 @@ def fuzz_connection(data: bytes) -> None:
 
 
 def fuzz_answer(data: bytes) -> None:
-    """`head`, an empty line and a body: whatever its status, an error is made of it with a text, a code and a kind."""
+    """A head, an empty line and a body: for any status they become an error with a text and a code."""
     head, _, body = data.partition(b"\r\n\r\n")
     status = int(head[9:12]) if head[9:12].isdigit() else 400
     error = error_parser.from_answer(Answer(status, head + b"\r\n", body), _CALL)
@@ -76,8 +76,8 @@ def _client() -> tuple[_Script, Queue]:
 
 
 def fuzz_received(data: bytes) -> None:
-    """The body of an answer with status 200: every call of the client returns values of the types that it promises, or
-    raises SqsError. Messages whose body does not match its checksum are left out."""
+    """The body of an answer with status 200: every call of the client returns values of its declared types, or raises
+    SqsError. Messages whose body does not match its checksum are left out."""
     script, queue = _client()
     script.body = data
     with no_error_logged():

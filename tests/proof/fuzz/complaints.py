@@ -1,4 +1,4 @@
-"""What a program logs while it reads an input: no error may be among it."""
+"""Checks that a program logs no error while it reads an input."""
 
 from __future__ import annotations
 

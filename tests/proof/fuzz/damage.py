@@ -1,6 +1,6 @@
-"""Damage to stored bytes, as a disk or a crash does it: flipped bits, overwritten runs, a cut end.
+"""Damage to stored bytes, as by a disk or a crash: flipped bits, overwritten runs, a cut end.
 
-The input of a target is a list of such edits: whatever bytes a fuzzer makes up, they mean some damage.
+A target reads its input as a list of such edits, so any bytes that a fuzzer makes up mean some damage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_EDITS: Final = 8
 
 
 def damaged(original: bytes, data: bytes) -> bytes:
-    """The bytes after the edits that `data` says. Without an edit they are as they were."""
+    """The bytes after the edits in `data`; unchanged if there are none."""
     content = bytearray(original)
     for start in range(0, min(len(data), MAX_EDITS * _EDIT.size) - _EDIT.size + 1, _EDIT.size):
         kind, where, value = _EDIT.unpack_from(data, start)

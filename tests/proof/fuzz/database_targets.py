@@ -1,7 +1,7 @@
-"""Targets: the files of SQLite, with flipped bits or cut short.
+"""Targets for SQLite's files, with flipped bits or cut short.
 
-SQLite keeps no checksums: what it finds is damage to its own structure. A changed byte within a value is for those who
-read the value: a body has its MD5 beside it, which clients check; a key of the ledger has nothing.
+SQLite has no checksums, so it finds only damage to its own structure. A changed byte within a value can be found only
+by the reader of the value: clients check a body against its stored MD5, but nothing protects a key of the ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _new_folder = cache(scratch.folder)
 
 @cache
 def _ledger() -> bytes:
-    """A ledger's file with keys that are done, rejected, claimed and released."""
+    """The file of a ledger with keys that are done, rejected, claimed and released."""
     path = _new_folder("ledger") / "new.db"
     with closing(SqliteLedger(str(path), clock=lambda: NOW, synchronous="OFF")) as ledger:
         requests = [ClaimRequest(key, "digest", "orders/m") for key in KEYS]
@@ -51,8 +51,8 @@ def _ledger() -> bytes:
 
 
 def fuzz_ledger_file(data: bytes) -> None:
-    """A ledger's file after damage: every operation is carried out, or ends with a SemelError that names the file. An
-    untouched file still knows what was done."""
+    """A ledger's file after damage: every operation is carried out, or raises a SemelError that names the file. An
+    undamaged file still has all records."""
     path = _new_folder("ledger") / "ledger.db"
     for old in path.parent.glob("ledger.db*"):
         old.unlink()
@@ -88,7 +88,7 @@ def _use(ledger: SqliteLedger, *, intact: bool) -> None:
 
 @cache
 def _broker() -> bytes:
-    """A broker's database with a Standard and a FIFO queue, messages in them, and some in flight."""
+    """A broker's database with a Standard and a FIFO queue. Both have messages, and some are in flight."""
     folder = _new_folder("broker-new")
     engine = Engine(open_database(folder), Random(1), cooldowns=False)
     engine.begin()
@@ -110,8 +110,8 @@ def _broker() -> bytes:
 
 
 def fuzz_broker_file(data: bytes) -> None:
-    """A broker's database after damage: StartError, or a broker that starts. What it then serves are the bodies that
-    were sent, or bodies that do not match the checksum beside them, which clients leave out; or a call fails."""
+    """A broker's database after damage: it gives a StartError, or the broker starts. Then it serves the bodies that
+    were sent, or bodies that do not match their stored checksum, which clients leave out; or a call fails."""
     folder = _new_folder("broker")
     for old in folder.iterdir():
         old.unlink()
@@ -140,7 +140,7 @@ class _CallFailed(Exception):
 
 
 def _served(engine: Engine, queue: str) -> list[str]:
-    """The bodies that a client takes from a queue: those that fit their checksums."""
+    """The bodies that a client accepts from a queue: those that match their checksums."""
     bodies: list[str] = []
     for _ in range(3):
         params = {"QueueUrl": url(queue), "MaxNumberOfMessages": 10, "AttributeNames": ["All"]}
@@ -150,7 +150,7 @@ def _served(engine: Engine, queue: str) -> list[str]:
             engine.flush()
             engine.commit()
             engine.committed()
-        except (sqlite3.Error, ServiceError) as error:  # the answer says that the folder is damaged
+        except (sqlite3.Error, ServiceError) as error:  # the call fails because of the damage
             raise _CallFailed from error
         if not isinstance(result, Received):
             break
@@ -165,5 +165,5 @@ def _served(engine: Engine, queue: str) -> list[str]:
 
 
 def _is_taken(body: str, checksum: str | None) -> bool:
-    """As `semel.sqs` decides, and other clients."""
+    """Whether `semel.sqs`, like other clients, accepts the body."""
     return checksum is None or md5(body.encode()).hexdigest() == checksum

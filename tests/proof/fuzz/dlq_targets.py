@@ -1,4 +1,4 @@
-"""Targets: the filter language, and what the operators' tools keep in the state folder."""
+"""Targets for the dead-letter tools: the filter language, and the files in the state folder."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ MESSAGES: Final = (
 
 
 def fuzz_filter(data: bytes) -> None:
-    """A filter: it can be tested against every message, and its own text parses as the same filter; or a FilterError
-    that shows the place."""
+    """A filter: it can be tested against every message, and its text parses as the same filter; or it is refused with
+    a FilterError that shows the position."""
     text = data.decode("utf-8", "replace")
     try:
         wanted = parse(text)
@@ -70,8 +70,8 @@ def fuzz_filter(data: bytes) -> None:
 
 
 def fuzz_snapshot(data: bytes) -> None:
-    """Lines of an export or a snapshot: messages that can be written again and are then the same, or a SnapshotError
-    that names the line. Only half a line at the very end is passed over."""
+    """Lines of an export or a snapshot: they give messages that stay the same when they are written and read again, or
+    a SnapshotError that names the line. Only a partial line at the very end is skipped."""
     path = FOLDER / "snapshot.jsonl"
     path.write_bytes(data)
     messages: list[DeadLetterMessage] = []
@@ -91,8 +91,7 @@ _new_folder = cache(scratch.folder)
 
 
 def fuzz_job_file(data: bytes) -> None:
-    """A job file: the job that it describes, which can be shown; or it is passed over, and the other jobs are listed
-    all the same."""
+    """A job file: it gives a job that can be shown, or it is skipped. The other jobs are listed in either case."""
     folder = _new_folder("jobs")
     (folder / "20260101-000000-fuzzed.json").write_bytes(data)
     good = folder / "20260101-000000-good.json"
@@ -113,8 +112,8 @@ _GOOD_JOB: Final = (
 
 
 def fuzz_control_file(data: bytes) -> None:
-    """Requests to a job: those that can be understood, in order, each with an action that there is; a good one at the
-    end is always among them."""
+    """Requests to a job: those that can be understood are returned in order, each with a known action. A good one at
+    the end is always among them."""
     path = _new_folder("control") / "job.control"
     path.write_bytes(data + b'\n{"action":"cancel","who":"w","at":1.0,"id":"the last"}\n')
     control = ControlFile(path.with_suffix(".json"))
@@ -125,8 +124,8 @@ def fuzz_control_file(data: bytes) -> None:
 
 
 def fuzz_audit_log(data: bytes) -> None:
-    """Lines of the audit log: entries, and what is none is passed over; a good entry behind them is found, and the
-    newest is first."""
+    """Lines of the audit log: entries are read and other lines are skipped. A good entry behind them is found, and the
+    newest comes first."""
     folder = _new_folder("audit")
     (folder / AUDIT_FILE).write_bytes(data)
     audit = Audit.at(folder, clock=lambda: NOW)
@@ -138,7 +137,7 @@ def fuzz_audit_log(data: bytes) -> None:
 
 
 def fuzz_annotations(data: bytes) -> None:
-    """Lines of the annotation log: the same."""
+    """Lines of the annotation log: annotations are read, other lines are skipped, a good one behind them is found."""
     folder = _new_folder("annotations")
     (folder / annotation_log.FILE).write_bytes(data)
     annotation_log.add(folder, "deployed", "me", NOW)
@@ -148,8 +147,8 @@ def fuzz_annotations(data: bytes) -> None:
 
 
 def fuzz_workers(data: bytes) -> None:
-    """An entry of the worker registry: a worker, or it is passed over and left alone; the entry of a worker that runs
-    is found all the same."""
+    """An entry of the worker registry: it gives a worker, or it is skipped and left alone. The entry of a running
+    worker is found in either case."""
     folder = _new_folder("state") / worker_registry.FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "fuzzed.json").write_bytes(data)

@@ -1,4 +1,4 @@
-"""Target: where something is, as users write it on the command line and in files."""
+"""Target for locations, the paths and URLs that users write on the command line and in files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from semel.telemetry.message_trail import Trail
 
 
 def fuzz_location(data: bytes) -> None:
-    """Where something is, as a user writes it: a path, a URL. It is understood, or refused with a SemelError that
-    says why. No command line and no environment has a null in it."""
+    """A path or a URL, as a user writes it: it is understood, or refused with a SemelError that says why. It has no
+    NUL, because command lines and environments cannot contain one."""
     text = data.decode("utf-8", "replace").replace("\0", "")
     for read in _READERS:
         try:

@@ -1,4 +1,4 @@
-"""Targets: logs, Semel's own and those of others, and what else the doctor reads."""
+"""Targets for logs, Semel's own and those of other programs, and for the other inputs of the doctor."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 class _Reader(LogReader):
-    """In this thread, on the one connection: to hand a few lines from thread to thread takes longer than to read them.
-    What is left is mostly the time that DuckDB takes to plan a query, about 15 ms."""
+    """Reads in this thread, on one connection: handing a few lines to other threads would take longer than reading
+    them. Most of the remaining time, about 15 ms, is DuckDB's planning of a query."""
 
     def read_texts(self, numbered: Iterator[tuple[int, Any]]) -> None:
         self._local.cursor = self._connection
@@ -53,8 +53,8 @@ class _Reader(LogReader):
 
 
 def fuzz_trail(data: bytes) -> None:
-    """Lines of an attempt log: none of them is an error, and a good line before and after them is found. What is found
-    has the id or the key that was asked for."""
+    """Lines of an attempt log: no line causes an error, and the good lines before and after them are found. Every event
+    that is found has the id or the key that was asked for."""
     path = FOLDER / "attempts.jsonl"
     path.write_bytes(b"\n".join((GOOD_LINE, data, GOOD_LINE, b"")))
     result = Trail([path]).events(message_id=["m-1", GOOD_ID], key="k-1", most_seconds=60.0)
@@ -66,8 +66,9 @@ def fuzz_trail(data: bytes) -> None:
 
 
 def fuzz_attempt_log(data: bytes) -> None:
-    """The same for the doctor: each line that is not blank becomes one row, and is an event or has its problem stated.
-    A bad line costs no good one. One query reads the input in many damaged versions: to plan it takes longer."""
+    """The same for the doctor: each line that is not blank becomes one row, which is an event or states its problem.
+    No good line is lost because of a bad one. One query reads many damaged versions of the input, because planning a
+    query takes longer than running it."""
     chance = Random(data)
     versions = [data, *(damaged(data, chance.randbytes(16)) for _ in range(VERSIONS))]
     content = b"\n".join([part for version in versions for part in (GOOD_LINE, version)])
@@ -90,8 +91,8 @@ def _rows(data: bytes, kind: Kind, meaning: LogMapping, suffix: str = "") -> lis
 
 
 def fuzz_foreign_log(data: bytes) -> None:
-    """A log of any program, as JSON lines, as CSV, as one JSON document or packed: it is read, or DoctorError says what
-    is missing. The first byte says which it is."""
+    """A log of any program, as JSON lines, as CSV, as one JSON document or compressed: it is read, or a DoctorError
+    says what is missing. The first byte chooses the format."""
     kinds = ((Kind.LINES, ""), (Kind.CSV, ""), (Kind.LINES, ".gz"), (Kind.LINES, ".bz2"), (Kind.LINES, ".zst"))
     kind, suffix = kinds[data[0] % len(kinds)] if data else kinds[0]
     content = gzip.compress(data[1:], 1)[: len(data) or 1] if suffix == ".gz" else data[1:]
@@ -100,7 +101,7 @@ def fuzz_foreign_log(data: bytes) -> None:
     records = first_records(_database(), [LogFile(str(path), kind, len(content), str(path))])
     try:
         detection = format_detection.detect(records)
-    except DoctorError:  # with a mapping that a user gives, it is read all the same
+    except DoctorError:  # with a mapping from the user, it can still be read
         _rows(content, kind, mapping.parse("id=.id,time=.ts,event=.event,records=.entries"), suffix)
         return
     _rows(content, kind, detection.mapping, suffix)
@@ -110,8 +111,8 @@ def fuzz_foreign_log(data: bytes) -> None:
 
 
 def fuzz_log_mapping(data: bytes) -> None:
-    """`--map`, a line feed, and `--events`: a mapping that DuckDB can run, and whose own option says the same; or a
-    DoctorError that names the option."""
+    """`--map`, a line feed, and `--events`: they give a mapping that DuckDB can run and that is the same when written
+    as options and parsed again, or a DoctorError that names the option."""
     text, _, words = data.decode("utf-8", "replace").partition("\n")
     try:
         meaning = mapping.parse(text, words)
@@ -126,7 +127,7 @@ def fuzz_log_mapping(data: bytes) -> None:
 
 
 def fuzz_metrics_file(data: bytes) -> None:
-    """What `aws cloudwatch` prints, or the history of a broker: series of numbers, or a DoctorError."""
+    """Output of `aws cloudwatch`, or the metrics history of a broker: it gives series of numbers, or a DoctorError."""
     path = FOLDER / "metrics.json"
     path.write_bytes(data)
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Targets: what a message says to Semel. Its attributes, its key, its body; and durations, as people write them."""
+"""Targets for what Semel reads from a message (attributes, key and body), and for durations, as people write them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _PAYLOADS: Final = [payload_rule(spec) for spec in (True, False, "$.order", ["$.
 
 
 def received(data: bytes) -> Received | None:
-    """A message from `{"Body": …, "Attributes": …, "MessageAttributes": …}`: its attributes as SQS would have let them
-    through. None if it is something else."""
+    """A message from `{"Body": …, "Attributes": …, "MessageAttributes": …}`, with those attributes that SQS would
+    accept. None if the bytes are something else."""
     try:
         wire = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -60,7 +60,7 @@ def received(data: bytes) -> Received | None:
             attributes[name] = value
     system = {name: value for name, value in _dict(wire.get("Attributes")).items() if isinstance(value, str)}
     message_id = wire.get("MessageId")
-    if not message_id or not isinstance(message_id, str):  # the client refuses those
+    if not message_id or not isinstance(message_id, str):  # the client refuses such messages
         message_id = "m-1"
     return Received(message_id, "r", wire["Body"], system, attributes)
 
@@ -70,8 +70,8 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 def fuzz_dead_letter_attributes(data: bytes) -> None:
-    """Attributes that anybody may have sent: reading them never fails; what was read can be sent again; and what Semel
-    itself writes for such a message is read back as it was."""
+    """Attributes that anybody may have sent: reading them never fails, what was read can be sent again, and what Semel
+    itself writes for such a message is read back unchanged."""
     message = received(data)
     if message is None:
         return
@@ -109,8 +109,8 @@ def _check_sendable(name: str, value: Attribute) -> None:
 
 
 def fuzz_key(data: bytes) -> None:
-    """Every rule finds a key in a message, or says why there is none. A key is never empty, can be sent as an
-    attribute, has a bounded length, and is the same when it is read again."""
+    """Every key rule finds a key in a message, or says why there is none. A key is never empty, can be sent as an
+    attribute, has a bounded length, and is the same when it is read from that attribute."""
     message = received(data)
     if message is None:
         return
@@ -135,8 +135,8 @@ def _check_key(key: Key) -> None:
 
 
 def fuzz_json_path(data: bytes) -> None:
-    """`path`, a line feed, and a JSON document: a path that names one value, or an error that quotes it; looking for it
-    in any document gives a value or MISSING."""
+    """`path`, a line feed, and a JSON document: the path names one value, or there is an error that quotes it. Looking
+    it up in any document gives a value or MISSING."""
     text, _, document = data.partition(b"\n")
     try:
         path = JsonPath.parse(text.decode("utf-8", "replace"))
@@ -188,7 +188,7 @@ _DECODERS: Final = [
 
 
 def fuzz_body(data: bytes) -> None:
-    """A message's body: every decoder makes of it what its handler asked for, or raises Undecodable with a short
+    """A message's body: every decoder returns the type that its handler asked for, or raises Undecodable with a short
     reason."""
     text = data.decode("utf-8", "surrogateescape")
     for decode in _DECODERS:
@@ -199,8 +199,8 @@ def fuzz_body(data: bytes) -> None:
 
 
 def fuzz_duration(data: bytes) -> None:
-    """A duration as somebody writes it: seconds, 0 or more and finite, which can be shown; or an error that quotes
-    it."""
+    """A duration as somebody writes it: it gives a finite number of seconds, 0 or more, which can be shown as a text;
+    or an error that quotes it."""
     text = data.decode("utf-8", "replace")
     try:
         seconds = durations.seconds(text)

@@ -1,4 +1,4 @@
-"""Targets: what a pipeline is described with. Its file, and the schema of its messages."""
+"""Targets for the description of a pipeline: its file, and the schema of its messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ENVIRONMENT: Final = {"PASSWORD": PASSWORD, "HOME": "/home/somebody", "EMPTY": 
 
 
 def fuzz_pipeline_file(data: bytes) -> None:
-    """A pipeline's file: a pipeline, or a PipelineFileError with every mistake and never a password that came from the
-    environment."""
+    """A pipeline's file: it gives a pipeline, or a PipelineFileError that names the file and every mistake. The error
+    never shows a password from the environment."""
     path = FOLDER / "pipeline.toml"
     path.write_bytes(data)
     try:
@@ -30,7 +30,8 @@ def fuzz_pipeline_file(data: bytes) -> None:
 
 
 def fuzz_ddl(data: bytes) -> None:
-    """Fields as Spark writes them: fields that can be written as DDL and are then the same, or a SchemaError."""
+    """Fields in Spark's DDL: they give fields that are the same when written as DDL and parsed again, or a
+    SchemaError."""
     try:
         fields = ddl.parse(data.decode("utf-8", "replace"))
     except SchemaError as error:
@@ -45,7 +46,7 @@ def fuzz_ddl(data: bytes) -> None:
 
 
 def fuzz_json_schema(data: bytes) -> None:
-    """A JSON Schema: fields and constraints, or a SchemaError."""
+    """A JSON Schema: it gives fields and constraints, or a SchemaError."""
     try:
         read = json_schema.parse(data.decode("utf-8", "replace"))
     except SchemaError as error:

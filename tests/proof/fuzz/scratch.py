@@ -1,4 +1,4 @@
-"""A folder for the files that targets read, in memory where the system has such a place. Gone with the process."""
+"""A folder for the files that targets read, in memory if the system has `/dev/shm`. It is removed with the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def folder(name: str) -> Path:
-    """An empty one of this name."""
+    """A new empty folder of this name in FOLDER."""
     place = FOLDER / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()

@@ -1,4 +1,4 @@
-"""Targets: the segment log of Spark pipelines, with flipped bits or cut short."""
+"""Targets for the segment log of Spark pipelines, with flipped bits or cut short."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def segment() -> bytes:
 
 
 def fuzz_segment(data: bytes) -> None:
-    """A sealed segment after damage: it is SegmentDamaged, or its rows and its description are exactly what was sealed.
-    The first byte chooses between damage to a sealed one, and any bytes at all."""
+    """A sealed segment after damage: reading it raises SegmentDamaged, or gives exactly the rows and metadata that were
+    sealed. The first byte chooses whether the input is damage to a sealed segment, or all of its bytes."""
     stored = damaged(segment(), data[1:]) if data[:1] < b"\x80" else data[1:]
     try:
         meta, table = codec.decode(stored, "b1/t1")
@@ -98,7 +98,7 @@ FILES: Final = {
     f"{COMMITS}/0000000006.json": orjson.dumps(
         {"through": 6, "totals": {"batches": 6, "rows": 100}, "unconfirmed": {"orders": {"m-1": 1_790_000_000_000}}}
     ),
-    # Of the format before, which is gone on with.
+    # Files of the former format, which can still be read.
     FORMER_UNCONFIRMED: orjson.dumps({"orders": {"m-1": 1_790_000_000_000}}),
     FORMER_COMMITTED: orjson.dumps({"through": 6, "totals": {"batches": 6, "rows": 100}}),
     "returned/0000000006.json": orjson.dumps({"m-2": 1_790_000_000.5}),
@@ -106,8 +106,8 @@ FILES: Final = {
 
 
 def fuzz_segment_log(data: bytes) -> None:
-    """One file of the segment log replaced by other bytes: each question about the log is answered with a value of the
-    right shape, or with a SemelError that names the file. The first byte chooses the file."""
+    """One file of the segment log is replaced by other bytes: each question about the log is answered with a value of
+    the right shape, or with a SemelError that names the file. The first byte chooses the file."""
     names = list(FILES)
     name = names[data[0] % len(names)] if data else names[0]
     log = SegmentLog(MemoryStore({**FILES, SEGMENT.name: segment(), name: data[1:]}))

@@ -1,4 +1,4 @@
-"""Inputs for hypothesis: any bytes, and, which reaches deeper, an example with a few changes."""
+"""Inputs for hypothesis: any bytes, and examples with a few changes, which reach deeper into the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuzz.table import seeds
 
 MAX_EDITS: Final = 6
 _WORD: Final = re.compile(rb"[A-Za-z_$][A-Za-z0-9_$.-]{2,40}")
-# What programs trip over: ends of number ranges, odd characters, deep nesting, quotes.
+# Inputs that often break programs: ends of number ranges, odd characters, deep nesting, quotes.
 ODD: Final = (
     *(
         b"0",
@@ -31,7 +31,7 @@ ODD: Final = (
 
 
 def words(examples: list[bytes]) -> list[bytes]:
-    """What the examples are made of: names that a format knows."""
+    """The words in the examples, such as the names that a format knows."""
     return sorted({word for example in examples for word in _WORD.findall(example)})
 
 

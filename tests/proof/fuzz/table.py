@@ -1,4 +1,4 @@
-"""The targets, and where each is defined. A process imports the module of its own target only."""
+"""The targets, and the module of each. A process imports only the module of its own target."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODULES: Final = {name: module for module, names in _MODULES.items() for name in
 
 
 def target(name: str) -> Fuzz:
-    """The function of a target; its docstring says what must hold."""
+    """The function of a target. Its docstring says what must hold."""
     function: Fuzz = getattr(import_module(MODULES[name]), f"fuzz_{name}")
     return function
 

@@ -1,4 +1,4 @@
-"""Every target over its examples, over what once broke something, and over many changed examples."""
+"""Runs every target with its examples, with the inputs that once broke something, and with many changed examples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_target_holds_for_changed_examples(name: str) -> None:
         max_examples=count,
         deadline=None,
         database=None,
-        derandomize=count < 100,  # the fast tier is the same each time; the slow one looks further
+        derandomize=count < 100,  # few inputs are the same each time; many are new ones each time
         suppress_health_check=list(HealthCheck),
     )
     @given(inputs(name))

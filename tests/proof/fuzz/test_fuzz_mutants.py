@@ -1,4 +1,4 @@
-"""The targets can fail: each of these changes to the code breaks a promise, and its target finds that in seconds."""
+"""The targets can fail: each of these mutants breaks a promise, and its target finds that within seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Patch = pytest.MonkeyPatch
 
 
 def is_found(name: str, most: int = 2_000) -> bool:
-    """Whether the target fails on one of so many inputs."""
+    """Whether the target fails on one of at most `most` inputs."""
     target = table.target(name)
 
     @settings(
@@ -63,7 +63,7 @@ def signatures_are_not_compared(patch: Patch) -> None:
 
 
 def paths_are_not_resolved(patch: Patch) -> None:
-    """Only the broker's reading of them: signatures are still made over the resolved form."""
+    """Only where the broker reads the call. Signatures are still checked against the resolved path."""
     patch.setattr(query, "resolved", lambda path: path)
 
 

@@ -1,7 +1,7 @@
-"""Every kind of attack, and the tests that try it: here, and in the tests of the packages.
+"""Every kind of attack and the tests that try it, in this folder and in the tests of the packages.
 
-A test is named by its file under `tests/` and its name. `test_attacks.py` holds that each of them exists, and that no
-test of this folder is missing here.
+A test is given by its file under `tests/` and its name. `test_attacks.py` checks that each of them exists, and that no
+test of this folder is missing from the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One of each server for the tests of a file that do not harm it."""
+"""One server of each kind, shared by all tests that do not harm it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture(scope="session")
 def site(place: Shop) -> Iterator[Site]:
-    """A dashboard that asks for no token."""
+    """A dashboard without a token."""
     with place.dashboard() as site:
         yield site
 
@@ -31,7 +31,7 @@ def worker() -> Worker:
 
 @pytest.fixture(scope="session")
 def servers(place: Shop, site: Site, worker: Worker) -> Iterator[dict[str, Target]]:
-    """By name: broker, dashboard, worker. All of them must answer after the last test."""
+    """The servers by name: broker, dashboard, worker. All of them must still answer after the last test."""
     with targets.endpoint(worker) as endpoint:
         servers = {
             "broker": targets.target("broker", place.broker.url),

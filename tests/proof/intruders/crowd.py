@@ -1,8 +1,8 @@
 """A process that holds thousands of connections to a server: idle ones, or ones with half a request.
 
-`python crowd.py PORT COUNT SECONDS_BETWEEN TEXT`: opens COUNT connections and sends TEXT on each. Then, a line on its
-standard input is a question: `open` is answered with how many the server has not closed, `more TEXT` sends another text
-on each of them. It ends with its standard input.
+`python crowd.py PORT COUNT TEXT` opens COUNT connections and sends TEXT on each. Then it reads commands from its
+standard input: `open` prints how many connections the server has not closed, `more TEXT` sends another text on each of
+them. It ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self
 
 
 class Crowd:
-    """The process, from outside. Entered, all its connections have been made."""
+    """Runs and controls the process. Inside the `with` block, all its connections have been made."""
 
     def __init__(self, port: int, count: int, text: str = "") -> None:
         command = [sys.executable, str(Path(__file__)), str(port), str(count), text]

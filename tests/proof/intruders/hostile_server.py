@@ -1,4 +1,4 @@
-"""A server that answers everybody with escape sequences: as SQS, as a dashboard and as a worker."""
+"""A server whose answers are full of escape sequences. It poses as SQS, as a dashboard and as a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app that fails in every way that it can. Its own error texts quote nothing of a message."""
+"""An app that fails in every possible way. Its own error texts quote nothing from a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Secrets and bodies with a mark in them, programs that are given them, and a search of all that those wrote."""
+"""Finds leaks: secrets and bodies that contain a mark, programs that are run with them, and a search for the marks in
+everything that these programs wrote."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ class Ran:
     errors: str
 
     def leaks(self, folder: Path) -> dict[str, str]:
-        """Where a mark stands in what it wrote, with what stands around it."""
+        """The places where a mark occurs in the program's output or files, each with an excerpt."""
         return leaks({"stdout": self.output, "stderr": self.errors, **dict(files(folder))})
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Every secret where a careful user puts it: into a variable."""
+    """Every secret is in an environment variable, where a careful user puts it."""
     known = {
         "AWS_ACCESS_KEY_ID": "AKIAMARKED",
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -49,7 +50,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def run(folder: Path, *arguments: str, timeout: float = 60, **variables: str) -> Ran:
-    """A `semel` command to its end, or to the end of the time."""
+    """Run a `semel` command until it ends, or until the timeout."""
     process = subprocess.Popen(
         [SEMEL, *arguments],
         cwd=folder,
@@ -68,7 +69,7 @@ def run(folder: Path, *arguments: str, timeout: float = 60, **variables: str) ->
 
 
 def files(folder: Path) -> Iterator[tuple[str, str]]:
-    """All files below the folder; the ledger is left out, as it is a database of the user's choice."""
+    """All files below the folder, except the ledger, which is a database of the user's choice."""
     for file in sorted(folder.rglob("*")):
         if file.is_file() and not file.name.startswith("ledger.db"):
             yield str(file.relative_to(folder)), file.read_bytes().decode("latin-1")

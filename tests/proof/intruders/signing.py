@@ -1,4 +1,4 @@
-"""Requests with an AWS signature, made by hand, so that every part of them can be altered afterwards."""
+"""Requests with an AWS signature that is made by hand, so that every part of a request can be altered afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """One request. `headers` are sent as they are; `signed` names those that the signature covers."""
+    """One signed request. `headers` are sent as they are."""
 
     method: str = "POST"
     path: str = "/"
@@ -60,8 +60,9 @@ def sign(
     payload: str | None = None,
     unsigned: str = "",
 ) -> Signed:
-    """A call in AWS JSON. `minutes`: how far the client's clock is off; `day`: of the scope, if not the clock's;
-    `payload`: what is signed in place of the body's hash; `unsigned`: a header that the signature does not cover."""
+    """A call in AWS JSON. `minutes`: how far the client's clock is ahead; `day`: the day in the scope, if not the
+    clock's; `payload`: what is signed in place of the body's hash; `unsigned`: a header that the signature does not
+    cover."""
     stamp = (datetime.now(UTC) + timedelta(minutes=minutes)).strftime("%Y%m%dT%H%M%SZ")
     headers = (("Host", host), ("X-Amz-Date", stamp), ("X-Amz-Target", f"AmazonSQS.{operation}"), *more)
     ordered = sorted((name.lower(), value) for name, value in headers if name != unsigned)

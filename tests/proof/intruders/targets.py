@@ -1,4 +1,4 @@
-"""What is attacked: the broker, the dashboard and a worker's endpoint, each listening on a port of this machine."""
+"""The servers that are attacked: the broker, the dashboard and a worker's endpoint, each on a port of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEALTH: Final = {"broker": "/_semel/health", "dashboard": "/health", "worker": "
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`health` is a path that answers 200 to whoever may ask."""
+    """A server. `health` is a path that answers 200 to everybody."""
 
     name: str
     port: int
@@ -44,8 +44,8 @@ class Target:
         return f"http://127.0.0.1:{self.port}"
 
     def is_well(self) -> bool:
-        """Whether somebody else gets an answer: within `wire.PATIENCE`, which is much shorter than the time for which
-        an intruder may be waited for (`INTRUSION` at least), and much longer than a busy machine takes."""
+        """Whether another client gets an answer within `wire.PATIENCE`. That is much longer than a busy machine takes,
+        and much shorter than the time for which a server waits for an intruder (at least `INTRUSION`)."""
         return ask(self.port, get(self.health)).statuses == [200]
 
 
@@ -70,7 +70,7 @@ def broker(limits: Limits | None = None, **options: Any) -> Iterator[Target]:
 
 @dataclass
 class Worker:
-    """Whoever controls it is written down."""
+    """A worker that keeps a list of the commands that it gets."""
 
     commands: list[Command] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class Worker:
 
 @contextmanager
 def endpoint(worker: Worker | None = None, token: str | None = None) -> Iterator[Target]:
-    """A worker's health, metrics and control."""
+    """A worker's endpoint, for health, metrics and control."""
     with HealthServer(
         "127.0.0.1",
         0,
@@ -98,7 +98,7 @@ def endpoint(worker: Worker | None = None, token: str | None = None) -> Iterator
 
 @dataclass
 class Program:
-    """A `semel` command that runs. `output` and `errors` are files with all that it says."""
+    """A running `semel` command. `output` and `errors` are files with its standard output and standard error."""
 
     process: subprocess.Popen[bytes]
     target: Target
@@ -107,7 +107,7 @@ class Program:
 
     @property
     def memory(self) -> int:
-        """Bytes that it holds now."""
+        """Bytes of memory that it uses now."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(status.partition("VmRSS:")[2].split()[0])
 
@@ -125,7 +125,7 @@ def program(
     environment: Mapping[str, str] | None = None,
     open_files: int | None = None,
 ) -> Iterator[Program]:
-    """Runs it until the end of the block. `ready`: what stands before the address in the line that says it listens."""
+    """Runs it until the end of the block. `ready`: the text before the address in the line that shows it listens."""
 
     def limit() -> None:
         if open_files is not None:

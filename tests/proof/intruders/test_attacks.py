@@ -1,4 +1,4 @@
-"""The table of attacks is whole: each kind has tests, they exist, and none of this folder's is left out."""
+"""The table of attacks is complete: each kind has tests, these exist, and no test of this folder is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small requests that would take much: every one is answered soon, with a refusal, and never with a failure (5xx)."""
+"""Small requests that could use much time or memory: each is refused or answered soon, and none causes a 5xx."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_filter_that_blows_up_is_answered_soon(servers: dict[str, Target], whe
 
 @pytest.mark.slow
 def test_the_doctor_reads_a_log_that_unpacks_to_a_gigabyte_in_bounded_memory(tmp_path: Path) -> None:
-    """A megabyte of gzip with a gigabyte of one line, and one of many lines that say nothing."""
+    """Two small gzip files, each of half a gigabyte: one is a single line, the other has many lines without meaning."""
     block = b"a" * (1 << 20)
     for name, end in (("line", b""), ("lines", b"\n")):
         with gzip.open(tmp_path / f"{name}.log.gz", "wb", 1) as file:
@@ -157,7 +157,7 @@ def test_the_doctor_reads_a_log_that_unpacks_to_a_gigabyte_in_bounded_memory(tmp
 
 
 def test_nothing_here_parses_xml() -> None:
-    """What is not parsed cannot blow up: SQS's older protocol is forms in and XML out."""
+    """What is not parsed cannot blow up. SQS's older protocol reads forms and only writes XML."""
     sources = {file: file.read_text() for file in Path(semel.__file__).parent.rglob("*.py")}
     assert len(sources) > 100
     assert [file for file, text in sources.items() if PARSERS.search(text)] == []

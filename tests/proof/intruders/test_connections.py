@@ -1,6 +1,6 @@
-"""Clients that take connections, time or memory and give nothing for it: others are answered as if they were not there.
+"""Clients that use up connections, time or memory: other clients must still be answered as if these were not there.
 
-The limits are shortened here. Where it says so in the slow tier, they are those that a user gets.
+Most tests use lower limits, so that they are fast. Those below "The limits that a user gets" use the defaults.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CROWD: Final = 60
 
 @contextmanager
 def opened(name: str, place: Shop, seconds: float) -> Iterator[Target]:
-    """A server with room for 20 clients (the worker's: for 32) and so many seconds for each."""
+    """A server with room for 20 clients (the worker: 32), which gives each of them this many seconds."""
     with ExitStack() as stack:
         if name == "broker":
             limits = Limits(connections=20, request_seconds=seconds, idle_seconds=seconds, tick_seconds=0.05)
@@ -85,7 +85,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_let_go(place: Shop, name: st
 
 
 def until_let_go(client: socket.socket, byte: bytes) -> float:
-    """Seconds. It goes on sending as long as anybody listens."""
+    """How many seconds the server lets the client send the byte again and again."""
     began = monotonic()
     while monotonic() < began + 15:
         try:
@@ -109,7 +109,7 @@ def test_a_client_that_reads_no_answer_is_let_go_and_holds_up_nobody(place: Shop
 
 @contextmanager
 def reads_nothing(target: Target, place: Shop) -> Iterator[socket.socket]:
-    """A client that has asked for more than its connection can hold."""
+    """A client that asks for more than its connection can buffer, and reads nothing."""
     many = large_answer(target, place) * 31
     with connect(target.port) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -127,7 +127,7 @@ def large_answer(target: Target, place: Shop) -> bytes:
 
 
 def has_hung_up(client: socket.socket) -> bool:
-    """Seen without reading: the other side answers a write with a reset."""
+    """Whether the server has closed the connection, found without reading: it answers a write with a reset."""
     sleep(0.02)
     try:
         client.sendall(b"\r\n")
@@ -160,7 +160,7 @@ def test_a_pipeline_of_the_dashboard_has_an_end(servers: dict[str, Target]) -> N
 # The limits that a user gets.
 
 IDLE: Final = 10_000
-MEMORY: Final = 120 * 1024 * 1024  # bytes that ten thousand clients may cost: about 12 kB each, if all were held
+MEMORY: Final = 120 * 1024 * 1024  # bytes that ten thousand clients may use: about 12 kB each
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where one request ends and the next begins: no server here can be made to see a request that the sender hid."""
+"""Request smuggling, where one request ends and the next begins: no server sees a request hidden inside another."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_body_is_no_request_whatever_it_looks_like(servers: dict[str, Target],
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("name", ["broker", "dashboard", "worker"])
 def test_two_hosts_are_none(servers: dict[str, Target], name: str, order: int) -> None:
-    """Which of them counts, a proxy in front might decide otherwise."""
+    """A proxy in front of the server might choose the other one."""
     path = {"broker": b"/_semel/queues", "dashboard": b"/api/v1/queues", "worker": b"/workers"}[name]
     first, second = HOSTS[order], HOSTS[1 - order]
     reply = ask(servers[name].port, b"GET " + path + b" HTTP/1.1\r\n" + first + second + b"\r\n")

@@ -1,6 +1,6 @@
-"""Queues of somebody else: a user of another account, or a handle of another queue, touches nothing there.
+"""Queues of another account: neither its users nor receipt handles of other queues change anything there.
 
-`tests/broker/test_accounts.py` has every call by its address; here are the ways around it.
+`tests/broker/test_accounts.py` tests every call with the queue's ordinary address; here are the ways around it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Both:
         self.mine: str = self.thief.create_queue(QueueName="orders")["QueueUrl"]
 
     def send(self) -> str:
-        """A receipt handle of a message of the owner."""
+        """Send a message of the owner and receive it. Returns its receipt handle."""
         self.owner.send_message(QueueUrl=self.theirs, MessageBody=BODY)
         (message,) = self.owner.receive_message(QueueUrl=self.theirs, VisibilityTimeout=600)["Messages"]
         return str(message["ReceiptHandle"])

@@ -1,6 +1,6 @@
-"""Pages of other sites in a browser on this machine: they read nothing and change nothing, whatever they send.
+"""Pages of other sites in a browser on this machine: they can read nothing and change nothing, whatever they send.
 
-What a browser adds to a request by itself is in the headers here; `tests/broker/test_web_pages.py` and
+The requests here have the headers that a browser adds by itself. `tests/broker/test_web_pages.py` and
 `tests/dashboard/test_security.py` do the same with a real browser.
 """
 
@@ -77,7 +77,7 @@ def test_a_preflight_permits_nothing(servers: dict[str, Target], name: str, brow
 def test_a_name_that_was_pointed_here_reads_and_changes_nothing(
     servers: dict[str, Target], worker: Worker, name: str, host: str
 ) -> None:
-    """For a browser, that page and this server are the same site: only the name gives it away."""
+    """For a browser, such a page and this server are the same site. Only the Host header gives the attack away."""
     own = ["Sec-Fetch-Site: same-origin"] if name != "worker" else []
     reply = ask(servers[name].port, get(READS[name], host, *own))
     assert reply.statuses == [403]

@@ -1,4 +1,4 @@
-"""Names that lead elsewhere: no queue name, address, job id, snapshot or link in a folder reaches another file."""
+"""Path tricks: no queue name, address, job id, snapshot or link in a folder leads to a file elsewhere."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_address_of_the_dashboard_leads_to_a_file(servers: dict[str, Target],
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
-    """A state folder, beside a file that nobody may touch or show."""
+    """A state folder. Beside it is a file that must be neither changed nor shown."""
     (tmp_path / "precious.json").write_text('{"url": "http://127.0.0.1:1", "token": "precious"}')
     (tmp_path / "state").mkdir()
     yield tmp_path / "state"

@@ -1,8 +1,8 @@
-"""Secrets and bodies of messages are in nothing that the programs write, whatever fails: not in output, logs at level
-debug, tracebacks, the state folder, the attempt log, /metrics, /health, or the list of processes.
+"""Whatever fails, the programs write no secrets and no message bodies: not to output, logs at level debug, tracebacks,
+the state folder, the attempt log, /metrics, /health, or the list of processes.
 
-What a handler raises is its own text: it is logged, and written to the attempt log and the dead-letter queue, with
-passwords masked. A message's key is shown as well, and so is what the user asks to see (`semel dlq show`, an export).
+The text of an exception that a handler raises is logged, and written to the attempt log and the dead-letter queue, with
+passwords masked. A message's key is shown, too, and so is what the user asks to see (`semel dlq show`, an export).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN: Final = ("run", "intruders.marked_shop:app", "--log-level", "debug", "--cre
 
 @pytest.fixture
 def shop() -> Iterator[EmbeddedBroker]:
-    """Queues of the app with messages that it accepts, rejects, cannot decode and fails on."""
+    """The app's queues, with messages that it accepts, rejects, cannot decode and fails on."""
     with running(cooldowns=False) as broker, Client(broker.url, "us-east-1", access_key="x", secret_key="y") as client:
         for name in app.handlers:
             queue = client.create_queue(name, {"VisibilityTimeout": "1"})
@@ -89,7 +89,7 @@ ADDRESSES: Final = {
     "an option that DynamoDB has not": f"dynamodb://table?endpoint=http://user:{PASSWORD}@127.0.0.1:1&x=1",
 }
 
-# These are tried, and tried again.
+# These connections are retried, which takes time.
 CONNECTING: Final = ("nobody listens", "the password as an option", "no Redis there", "an endpoint of DynamoDB")
 
 
@@ -97,7 +97,7 @@ CONNECTING: Final = ("nobody listens", "the password as an option", "no Redis th
 def test_no_password_of_a_ledger_is_shown_whatever_is_wrong_with_its_address(
     what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither the error nor its traceback shows it, nor does what --explain says of the ledger."""
+    """It is not in the error, its traceback, the log, or the name of the ledger that --explain shows."""
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"AWS_{name}", "x")
     caplog.set_level("DEBUG")
@@ -141,7 +141,7 @@ def _address(output: Path, before: str) -> str:
 
 
 def _provoke(broker: Target, site: Target) -> dict[str, str]:
-    """The answers to requests that fail, and to those that anybody may send."""
+    """The answers to requests that fail, and to requests that anybody may send."""
     requests = {
         "unsigned": (broker, get("/_semel/queues")),
         "metrics without a password": (broker, get("/metrics")),
@@ -158,14 +158,14 @@ def _provoke(broker: Target, site: Target) -> dict[str, str]:
 
 
 def _processes(parent: int) -> dict[int, str]:
-    """The command lines of a process and of those that it started, as `ps` shows them."""
+    """The command lines of a process and its children, as `ps` shows them."""
     processes = [psutil.Process(parent), *psutil.Process(parent).children(recursive=True)]
     return {process.pid: " ".join(process.cmdline()) for process in processes}
 
 
 @pytest.mark.slow
 def test_what_spark_shows_and_keeps_of_a_stream_holds_no_body(tmp_path: Path) -> None:
-    """Plans, progress, UI, REST and the event log. The segment log holds them: it is where messages are kept."""
+    """Plans, progress, UI, REST and the event log. Only the segment log has bodies: it is where messages are kept."""
     (tmp_path / "events").mkdir()
     with running() as broker, Client(broker.url, "us-east-1", access_key="x", secret_key="y") as client:
         client.create_queue("orders").send(f'{{"note": "{BODY}"}}', attributes={"note": BODY})

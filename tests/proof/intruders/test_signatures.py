@@ -1,7 +1,7 @@
-"""Signed requests on the wire of a broker with `--credentials`: only what was signed, by whom it was signed, is done.
+"""Signed requests to a broker with `--credentials`: it carries out only what was signed, and only for the signer.
 
-What SQS itself allows is allowed: the same signed request may be sent again for a quarter of an hour, by whoever has
-seen it (there is no nonce in Signature V4). Over plain HTTP that is anybody on the way; put TLS in front of the broker.
+As with SQS itself, a signed request can be sent again for a quarter of an hour by anybody who has seen it (Signature V4
+has no nonce). With plain HTTP that is anybody on the network path, so put TLS in front of the broker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(guarded: Target) -> Iterator[None]:
-    """What one attack has made is not found by the next test."""
+    """Removes the queues that a test has left, so that the next test does not find them."""
     yield
     host = f"127.0.0.1:{guarded.port}"
     for name in queues(guarded):
@@ -183,7 +183,7 @@ def test_the_right_request_is_carried_out_so_that_the_refusals_above_mean_someth
 
 @pytest.mark.parametrize("path", ["/x/../", "//", "/./", "/000000000000//right", "/000000000000/./right"])
 def test_another_way_to_write_a_signed_path_leads_nowhere_else(guarded: Target, path: str) -> None:
-    """Dot segments are resolved before the signature is checked: it counts for the path that is meant, and no other."""
+    """Dot segments are resolved before the signature is checked, so a signature is valid only for the resolved path."""
     assert send(guarded, create(guarded, json.dumps({"QueueName": "right"}).encode())).statuses == [200]
     signed = sign("ListQueues", f"127.0.0.1:{guarded.port}", path="/")
     reply = send(guarded, replace(signed, path=path))

@@ -1,4 +1,4 @@
-"""What others wrote reaches no terminal as it is: names, bodies, keys, errors, and the answers of hostile servers."""
+"""Text from others never reaches a terminal unescaped: names, bodies, keys, errors, and answers of hostile servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semel.messages import dead_letter_attributes as own_attributes
 from semel.text import UNPRINTABLE
 from suite import slow
 
-SENDABLE: Final = "\u009b31m\u202eevil"  # SQS takes these
+SENDABLE: Final = "\u009b31m\u202eevil"  # characters that SQS accepts
 ID: Final = "the id of a message"
 
 

@@ -1,4 +1,4 @@
-"""Raw requests: bytes as an intruder writes them, and the answers as they come."""
+"""Raw requests: sends any bytes that an intruder may write, and reads the answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """All that came back. `closed`: the server ended the connection before as many answers came as were asked for."""
+    """All bytes that came back. `closed`: the server closed the connection before all expected answers had come."""
 
     data: bytes
     closed: bool
@@ -32,9 +32,9 @@ def connect(port: int, *, timeout: float = PATIENCE) -> socket.socket:
 
 
 def ask(port: int, data: bytes, *, answers: int = 1, timeout: float = PATIENCE) -> Reply:
-    """Sends the bytes and reads until so many answers are whole, the server hangs up, or the time is over."""
+    """Send the bytes, and read until all expected answers are complete, the server hangs up, or the time is over."""
     with connect(port, timeout=timeout) as connection:
-        with contextlib.suppress(OSError):  # it need not hear us out
+        with contextlib.suppress(OSError):  # the server need not read everything
             connection.sendall(data)
         return read(connection, answers=answers, timeout=timeout)
 
@@ -56,7 +56,7 @@ def read(connection: socket.socket, *, answers: int = 1, timeout: float = PATIEN
 
 
 def count_answers(data: bytes) -> int:
-    """Answers that are there as a whole. They all say their length, or are read to the end."""
+    """The number of complete answers. An answer without a length is not counted: it is read until the end."""
     count = 0
     while (end := data.find(b"\r\n\r\n")) >= 0:
         length = re.search(rb"(?i)\r\ncontent-length: (\d+)", data[: end + 2])
@@ -67,7 +67,7 @@ def count_answers(data: bytes) -> int:
 
 
 def is_closed(connection: socket.socket, within: float = 0.05) -> bool:
-    """Whether the other side has ended the connection."""
+    """Whether the other side has closed the connection."""
     connection.settimeout(within)
     try:
         while connection.recv(1 << 18):

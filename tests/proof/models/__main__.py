@@ -1,6 +1,6 @@
-"""`python -m models`: explores every model as far as it goes, finds every mutant, and says how many states that took.
+"""`python -m models`: explores all states of every model, finds every mutant, and prints the number of states.
 
-python -m models             some minutes
+python -m models             a few minutes
 python -m models --quick     two faults for the workers, one switch and one fault for the drivers
 """
 

@@ -1,5 +1,5 @@
-"""Two messages, one segment log, one checkpoint, one table, and two drivers that know nothing of each other: seal,
-commit, delete, with crashes and retries at any step.
+"""The model of batches: two messages, one segment log, one checkpoint, one table, and two drivers that do not know of
+each other. They seal, commit and delete, with crashes and retries at any step.
 
 The rules:
 1. No message is in the table twice.
@@ -8,8 +8,8 @@ The rules:
    is in the table.
 4. A segment is dropped only when its messages are in the table or in the queue.
 
-It is assumed that a message stays hidden while its segment is being written: a task seals only what is hidden for the
-margin longer, and a write that takes longer than that fails.
+Assumption: a message stays hidden while its segment is being written. A task seals only messages that stay hidden for
+the margin longer, and a write that takes longer than that fails.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _SEGMENT: Final = ".seg"
 
 
 class Faults(NamedTuple):
-    """How often each may still happen. `driver`, `task`: one dies. `redelivery`: a message is shown although whoever
-    has it works on. `lost`: the answer to a delete. `removed`: somebody removes the checkpoint. `total`: of all."""
+    """How often each fault may still happen. `driver`, `task`: one dies. `redelivery`: a message becomes visible while
+    its receiver is still working. `lost`: a delete, or its answer, is lost. `removed`: somebody removes the checkpoint.
+    `total`: all of them together."""
 
     driver: int = 1
     task: int = 1
@@ -42,15 +43,16 @@ class Faults(NamedTuple):
     total: int = 5
 
     def less(self, fault: str) -> Faults:
-        """After this one. What is left to none is forgotten."""
+        """What is left after this fault. With a `total` of 0, all are 0, so that fewer states differ."""
         if self.total == 1:
             return Faults(0, 0, 0, 0, 0, 0)
         return self._replace(**{fault: getattr(self, fault) - 1, "total": self.total - 1})
 
 
 class World(NamedTuple):
-    """`files`: the segment log. `offsets` and `done`: the checkpoint. `drivers`: the name of each, and what it does.
-    `turn`: who runs, if that is counted; `switches`: how often another may go on before this one has ended."""
+    """`files`: the segment log. `offsets` and `done`: the checkpoint. `drivers`: the name and the process of each.
+    `turn`: which driver runs, if switches are limited; `switches`: how many more times one driver may be interrupted
+    and the other continue."""
 
     drivers: tuple[tuple[str, int], ...]
     faults: Faults
@@ -94,8 +96,8 @@ def through(world: World) -> int:
 
 
 class Batches:
-    """The model. `driver` is the program that both drivers run. `switches`: how often one is stopped and the other goes
-    on; None is as often as you like, which is all interleavings. `messages`: how many there are."""
+    """The model. `driver` is the program that both drivers run. `switches`: how often one may be interrupted and the
+    other continue; None: any number, so all interleavings. `messages`: their number."""
 
     def __init__(
         self,
@@ -164,14 +166,14 @@ class Batches:
                 dead = world.after_fault("task")._replace(queue=held)
                 step = f"{waits.attempt} dies before: {waits.call}"
                 yield step, self._with(dead, place, name, self.processes.answered(process, DIED))
-            if world.faults.driver:  # the other one, which may not have begun yet, goes on from what it left
+            if world.faults.driver:  # the other driver, which may not have begun yet, continues from what it left
                 dead = world.after_fault("driver")
                 yield f"{name} dies before: {waits.call}", self._with(dead, place, name, ENDED)
         if world.faults.removed and world.offsets:
             yield "the checkpoint is removed", world.after_fault("removed")._replace(offsets=(), done=-1)
 
     def _scheduled(self, world: World, place: int) -> World | None:
-        """The world in which this driver runs; None if it must wait for the other one's end."""
+        """The world in which this driver runs; None if it must wait until the other one has ended."""
         if self._switches is None or world.turn == place:
             return world
         if world.turn == -1 or world.drivers[world.turn][1] == ENDED:
@@ -226,7 +228,7 @@ class Batches:
                 yield from self._of_queue(world, call)
 
     def _commit(self, world: World, number: int, content: str, rows: tuple[str, ...]) -> tuple[str, Any, World]:
-        """The table's own transaction: what was committed last is looked up and replaced in one."""
+        """The table's own transaction: it looks up the last commit and replaces it in one step."""
         last = None if world.last is None else Commit(*world.last)
         try:
             known = self._already_committed("the table", last, MicroBatch("pipeline", number, content))
@@ -266,7 +268,8 @@ class Batches:
                 raise AssertionError(call)
 
     def _delete(self, world: World, name: str, receipts: tuple[str, ...]) -> Answers:
-        """Confirmed if it was hidden for us until then, or is gone. An older receipt deletes nothing."""
+        """A delete is confirmed if the message was still hidden for this receipt, or is gone. An older receipt deletes
+        nothing."""
         held = dict(zip(MESSAGES, world.queue, strict=False))
         after = world
         confirmed = []

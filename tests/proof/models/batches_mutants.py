@@ -1,4 +1,4 @@
-"""Mistakes that the source, the segment log or a sink could make. The model of batches must find each of them."""
+"""Mistakes that Spark's source, the segment log or a sink could make. The model of batches must find each of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DropsBeforeItCommits(Log):
 
 
 class OverwritesCommits(Log):
-    """Whoever comes last decides what is remembered of a batch."""
+    """The last driver to commit a batch decides what is kept of it."""
 
     def finish(self, committed: Committed, unconfirmed: Unconfirmed | None, names: tuple[str, ...]) -> bool:
         values = {"through": committed.through, "totals": asdict(committed.totals), "unconfirmed": unconfirmed or {}}
@@ -61,7 +61,7 @@ class OverwritesCommits(Log):
         return True
 
     def in_sink(self, batch: int) -> str | None:
-        """Else a driver that comes late finds that its batch is not there any more, and stops."""
+        """Otherwise a late driver would find that its batch is gone, and stop."""
         return str(self.content(batch))
 
 
@@ -91,7 +91,7 @@ class DeletesBeforeItSeals(Driver):
 
 
 class DeletesWhatItDidNotSeal(Driver):
-    """Whoever loses the race for a seal deletes its messages, as if the winner had them."""
+    """A task that loses the race for a seal deletes its messages, as if the winner had sealed them."""
 
     def lose(self, outside: Outside, winner: Sealed, receipts: tuple[str, ...]) -> None:
         del winner
@@ -100,7 +100,7 @@ class DeletesWhatItDidNotSeal(Driver):
 
 
 class GivesOutItsOwnRows(Driver):
-    """Whoever loses the race for a seal gives out what it has received, and not the winner's."""
+    """A task that loses the race for a seal returns the rows that it has received, not the winner's."""
 
     def sealed(self, outside: Outside, log: SegmentLog, segment_id: SegmentId, fresh: tuple[str, ...]) -> Sealed:
         winner = super().sealed(outside, log, segment_id, fresh)
@@ -132,9 +132,9 @@ def _never_committed(table: str, last: Commit | None, batch: MicroBatch) -> bool
     return False
 
 
-# Found only after more than a second.
+# These take more than a second to find.
 LONG: Final = frozenset({"two drivers overwrite each other's commits", "plans are not sealed"})
-# By what is wrong; the model with that mistake, and the fault that brings it to light.
+# The name says what is wrong. Each model has the mistake, and the faults and switches that are needed to show it.
 MUTANTS: Final[dict[str, Callable[[], Batches]]] = {
     "a segment can be overwritten": lambda: Batches(Driver("sealed", log=OverwritesSegments), faults=_NONE, switches=2),
     "a seal is not taken back if the batch is committed": lambda: Batches(

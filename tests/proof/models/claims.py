@@ -1,4 +1,5 @@
-"""One message, one key, two workers: claim, lease, fence, record, delete, and all that can go wrong in between.
+"""The model of claims: one message, one key, two workers. They claim, extend, record, release and delete, and faults
+may happen at any step.
 
 The rules, for both modes:
 1. A message is deleted only after its outcome is recorded.
@@ -10,11 +11,11 @@ The rules, for both modes:
 7. The heartbeat has stopped before the message is deleted, hidden or shown.
 8. From every state, the outcome can still be recorded and the message deleted: no key is stuck for ever.
 
-In transaction mode: the effect is there exactly once if the key is done, and else not at all. In lease mode: no two
-effects bear the same fence, so whoever receives them can order them, and refuse one that comes too late.
+In transaction mode, the effect exists exactly once if the key is done, and otherwise not at all. In lease mode, no two
+effects have the same fence, so their receiver can order them and refuse a late one.
 
-What happens to a message follows from the table in semel.consumer.lifecycle, what happens to its key from a real
-ledger. What SQS and time may do is here.
+The table in semel.consumer.lifecycle decides what happens to the message, a real ledger what happens to its key. What
+SQS and time may do is written here.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _MOVES: Final = frozenset({_A.DELETE, _A.HIDE_FOR_LEASE, _A.HIDE_FOR_RETRY, _A.S
 
 
 class Faults(NamedTuple):
-    """How often each may still happen. `redelivery`: a message is shown although its worker keeps it hidden, or comes
-    again after its deletion. `pause`: a worker stands still past its lease. `lost`: a request or an answer. `release`:
-    a handler fails, or a worker gives up what it has claimed. `total`: how many of all of them."""
+    """How often each fault may still happen. `redelivery`: a message becomes visible although its worker extends it, or
+    is delivered after its deletion. `pause`: a worker stands still until its lease is over. `lost`: a request or an
+    answer. `release`: a handler fails, or a worker gives up its claim. `total`: all of them together."""
 
     crash: int = 1
     redelivery: int = 1
@@ -48,15 +49,15 @@ class Faults(NamedTuple):
     total: int = 5
 
     def less(self, fault: str) -> Faults:
-        """After this one. What is left to none is forgotten."""
+        """What is left after this fault. With a `total` of 0, all are 0, so that fewer states differ."""
         if self.total == 1:
             return Faults(0, 0, 0, 0, 0, 0)
         return self._replace(**{fault: getattr(self, fault) - 1, "total": self.total - 1})
 
 
 class Worker(NamedTuple):
-    """`todo`: what it has to do next, in order. `answer`: of its claim, on the way to it. `acted`: its handler's effect
-    has happened."""
+    """`todo`: its next actions, in order. `answer`: the answer to its claim, which has not arrived yet. `acted`: its
+    handler's effect has happened."""
 
     name: str
     alive: bool = True
@@ -187,7 +188,7 @@ class Claims:
                 yield f"{holder.name} stands still until its lease is over", over.after_fault("pause")
 
     def _keeps(self, worker: Worker, fence: int) -> bool:
-        """Whether the lease of this fence lasts as long as the worker does not stand still."""
+        """Whether this worker keeps the lease of this fence alive, unless it stands still."""
         if worker.answer is not None:
             return worker.answer == (Event.WON, fence)
         return worker.fence == fence and worker.beating and worker.life in LEASED
@@ -213,7 +214,7 @@ class Claims:
             yield from self._work(world, worker)
 
     def _claim(self, world: World, worker: Worker) -> Steps:
-        """Each call has a name of its own: one that the entry does not bear."""
+        """Each call has a new claimant name, one that the entry does not have."""
         bears = "" if world.entry is None else world.entry.claimant
         claimant = next(name for name in (f"{worker.name}1", f"{worker.name}2") if name != bears)
         entry, answer = self.calls.claim(world.entry, claimant)
@@ -238,7 +239,7 @@ class Claims:
             entry, effects = self.calls.commit(world.entry, worker.fence)
             done = self._written(world, entry, worker.fence)._replace(effects=world.effects + (worker.fence,) * effects)
             yield self._happens(done, worker, Event.COMMITTED if effects else Event.FENCED)
-            if world.faults.lost:  # it is looked up; if that fails too, the next delivery finds out
+            if world.faults.lost:  # the worker looks the outcome up; if that fails too, the next delivery finds it
                 unknown = self._happens(done.after_fault("lost"), worker, Event.LEDGER_DOWN)
                 yield f"{name} commits and gets no answer", unknown[1]
         elif worker.acted:
@@ -255,7 +256,7 @@ class Claims:
         name, entry = worker.name, world.entry
         if worker.life in LEASED and entry is not None:
             if entry.fence == worker.fence and entry.status is Status.CLAIMED and not entry.leased:
-                yield self._happens(world, worker, Event.LOST)  # it was not confirmed in time
+                yield self._happens(world, worker, Event.LOST)  # the extension was not confirmed in time
                 extended, _ = self.calls.extend(entry, worker.fence)
                 yield f"{name} extends its lease", self._written(world, extended, worker.fence)
             elif not self.calls.extend(entry, worker.fence)[1]:
@@ -272,7 +273,8 @@ class Claims:
         return f"{worker.name}: {event.name}", world.having(after)
 
     def _tidy(self, worker: Worker) -> Worker:
-        """Does at once what only the worker itself can see; a life that has ended makes room for the next."""
+        """Does at once the actions that only the worker itself can see. A worker that has ended its message can receive
+        again."""
         while worker.todo and worker.todo[0] in _LOCAL:
             beating = worker.beating and worker.todo[0] is not _A.STOP_BEAT
             worker = worker._replace(todo=worker.todo[1:], beating=beating)
@@ -289,7 +291,7 @@ class Claims:
                 entry, is_recorded = self.calls.record(world.entry, fence)
                 done = self._written(world, entry, fence)
                 yield self._happens(done, rest, Event.RECORDED if is_recorded else Event.FENCED)
-                if world.faults.lost:  # it is repeated for as long as it takes
+                if world.faults.lost:  # the record stays in `todo`: it is repeated for as long as it takes
                     yield f"{name} records and gets no answer", done.after_fault("lost")
             case _A.GIVE_BACK | _A.GIVE_BACK_UNTRIED:
                 entry, _ = self.calls.release(world.entry, fence)
@@ -305,7 +307,7 @@ class Claims:
             case _A.HIDE_FOR_LEASE | _A.HIDE_FOR_RETRY:
                 ours = world._replace(message=HIDDEN) if world.message == name else world
                 yield f"{name} hides the message", ours.having(self._tidy(rest))
-            case _A.SHOW:  # on a Standard queue an older receipt works, too
+            case _A.SHOW:  # on a Standard queue, an older receipt handle works, too
                 shown = world._replace(message=VISIBLE) if world.message in ("A", "B") else world
                 yield f"{name} shows the message", shown.having(self._tidy(rest))
             case _:

@@ -56,7 +56,7 @@ class HasLeasesWithoutEnd(LedgerCalls):
 
 
 class ChecksThenSets(Claims):
-    """A claim is two calls: one that looks, and one that writes whatever has happened since."""
+    """A claim is two calls: one reads the entry, and one writes it whatever has happened in between."""
 
     def _claim(self, world: World, worker: Worker) -> Steps:
         for step, asked in super()._claim(world, worker):
@@ -87,7 +87,7 @@ _TABLES: Final[dict[str, dict[tuple[State, Event], Next]]] = {
     },
 }
 
-# By what is wrong; the model with that mistake.
+# The name says what is wrong; the model has that mistake.
 MUTANTS: Final[dict[str, Callable[[], Claims]]] = {
     "a record does not look at the fence": lambda: Claims(
         transaction=False, faults=_FAULTS, calls=RecordsWithAnyFence()

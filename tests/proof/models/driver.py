@@ -1,6 +1,6 @@
-"""The driver of a pipeline and its tasks, as a program of the model. What decides is Semel's own code: the segment log,
-the committer of batches, and the rules by which a sink knows a batch. The receiving in between is written down here, as
-source/reader.py does it.
+"""The driver of a pipeline and its tasks, as a program of the model. Semel's own code makes the decisions: the segment
+log, the committer of batches, and the rules by which a sink recognises a batch. The receiving in between is written
+here, in the same steps as in source/reader.py.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from semel.sqs.client import Failure, Queue
 
 QUEUE: Final = "orders"
 OWNER: Final = "pipeline"
-TRIES: Final = 2  # of one task, before its driver gives up
-BATCHES: Final = 2  # that one driver runs
+TRIES: Final = 2  # attempts of a task before its driver gives up
+BATCHES: Final = 2  # batches that a driver runs
 FAR: Final = 1e9
 LOG_ID: Final = "log-1"
-# Files that nobody changes.
+# Files that never change.
 _CONSTANT: Final[dict[str, bytes | None]] = {
     IDENTITY: json.dumps({"id": LOG_ID, "format": FORMAT, "queues": [QUEUE], "owner": OWNER}).encode(),
     FORMER_COMMITTED: None,
@@ -55,14 +55,14 @@ File = tuple[str, bytes]
 
 
 class Files:
-    """The store of the segment log; each call is one step of the model, save those whose answer never changes."""
+    """The store of the segment log. Each call is one step of the model, except calls whose answer never changes."""
 
     url = spark_url = "memory://log"
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self.last_commit: File | None = None  # that was read or written
-        self.remembered = False  # whether that is all that there is to see
+        self.last_commit: File | None = None  # the last one that was read or written
+        self.remembered = False  # whether reads are answered from `last_commit` only
 
     def read(self, name: str) -> bytes | None:
         if name in _CONSTANT:
@@ -81,7 +81,7 @@ class Files:
         return list(self._outside.call("list", folder))
 
     def names_with(self, prefix: str) -> list[str]:
-        raise NotImplementedError  # a table asks this, and not a log
+        raise NotImplementedError  # used by sinks, not by the log
 
     def _note(self, name: str, data: bytes | None) -> None:
         if name.startswith(COMMITS) and data is not None:
@@ -102,7 +102,7 @@ class Files:
 
 
 class Receipts:
-    """The queue, as far as deleting goes."""
+    """The queue, for deletes only."""
 
     name = scope = QUEUE
     fifo = False
@@ -137,7 +137,7 @@ def segment(receipts: tuple[str, ...]) -> pa.Table:
 
 
 class Log(SegmentLog):
-    """Each segment is decoded once."""
+    """Decodes each segment only once, for speed."""
 
     def read(self, segment_id: SegmentId) -> Sealed | None:
         data = self.store.read(segment_id.name)
@@ -158,9 +158,9 @@ def ids_of(sealed: Sealed) -> tuple[str, ...]:
 
 
 class Run(NamedTuple):
-    """What a driver has to know between the parts of its life. `name` is of this life only: so its plans and attempts
-    have names of their own. `offset`: the end of batch `number`, or of the one before it. `memory`: what its committer
-    remembers of the log. `left`: how many batches it will run."""
+    """What a driver knows between the parts of its program. `name` is unique to this run of the driver, so its plans
+    and attempts have unique names. `offset`: the end of batch `number`, or of the one before it. `memory`: the last
+    commit that its committer knows. `left`: how many batches it will still run."""
 
     name: str
     number: int
@@ -176,8 +176,8 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Driver:
-    """`ack`: when messages are deleted. `tasks`: of a batch, at most. The rest are the parts that decide; a mutant has
-    others."""
+    """`ack`: when messages are deleted. `tasks`: the maximum for a batch. The rest are the parts that make decisions,
+    which mutants replace."""
 
     ack: str
     tasks: int = 2
@@ -190,7 +190,7 @@ class Driver:
         return following
 
     def start(self, outside: Outside, log: SegmentLog, name: str) -> Part:
-        """What the checkpoint says. Where it says nothing, the log knows how far its batches are committed."""
+        """Start from the checkpoint. If it is empty, the log knows up to which batch everything is committed."""
         offsets, done = outside.call("read checkpoint")
         number = done + 1
         known: dict[int, str] = dict(offsets)
@@ -202,7 +202,7 @@ class Driver:
         return ("begin" if number in known else "plan"), run
 
     def plan(self, outside: Outside, log: SegmentLog, run: Run) -> Part | None:
-        """As source/planner.py: the batch before this one is committed; what is waiting is planned."""
+        """As source/planner.py does: commit the batch before this one, and plan the waiting messages."""
         files, begin = _files(log), run.plan
         files.last_commit, files.remembered = run.memory, True
         committer = self._committer(outside, log)
@@ -241,7 +241,7 @@ class Driver:
         return "commit", run, rows_in, tuple(sorted(message for ids in rows for message in ids))
 
     def commit(self, outside: Outside, log: SegmentLog, run: Run, rows_in: bool, rows: tuple[str, ...]) -> Part | None:
-        """As pipeline/micro_batch.py; then Spark writes down that the batch is done."""
+        """As pipeline/micro_batch.py does. Then Spark writes to its checkpoint that the batch is done."""
         content = DriverLog(log).content()
         if not rows_in and outside.call("commit", run.number, content, rows) == "refused":
             raise SinkError("another batch has this number")
@@ -282,7 +282,7 @@ class Driver:
             raise LogError(f"there is another plan of batch {end['batch']}")
 
     def known(self, log: SegmentLog, segment_id: SegmentId) -> frozenset[str]:
-        """What was sealed before: by other tasks of the batch, or by earlier batches whose deletes are unconfirmed."""
+        """Messages sealed before: by other tasks of this batch, or by earlier batches whose deletes are unconfirmed."""
         ids = set(log.unconfirmed_deletes().get(QUEUE, {}))
         files = log.files(segment_id.batch)
         for other in files.sealed:
@@ -291,7 +291,8 @@ class Driver:
         return frozenset(ids)
 
     def sealed(self, outside: Outside, log: SegmentLog, segment_id: SegmentId, fresh: tuple[str, ...]) -> Sealed:
-        """Seals what is surely ours. Whoever was later returns what the winner does not have."""
+        """Seals the messages that are certainly still ours. An attempt that loses returns those that the winner has not
+        sealed."""
         if fresh:
             fresh = outside.call("still hidden", *fresh)
         meta = Meta(QUEUE, outside.attempt, last=True, hidden_until=FAR)
@@ -313,7 +314,8 @@ class Driver:
             outside.call("return", *receipts)
 
     def _acknowledge(self, outside: Outside, log: SegmentLog, sealed: Sealed, again: tuple[str, ...]) -> None:
-        """`again`: what came again, though it was sealed; it is deleted once it is committed for sure."""
+        """`again`: redeliveries of messages that were sealed before. With ack=committed, they are deleted only if they
+        are certainly committed."""
         receipts = tuple(sealed.table.column("receipt").to_pylist()) if self.ack == "sealed" else ()
         if self.ack == "committed" and again:
             committed = log.unconfirmed_deletes().get(QUEUE, {})

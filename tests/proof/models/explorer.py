@@ -1,7 +1,7 @@
-"""Explores all states of a model, breadth first, so that the way to a violation is as short as any.
+"""Explores all states of a model, breadth first, so the path to a violation is as short as possible.
 
-The rule: a model is a pure function from a state to its next states. Whatever may happen, in whichever order, is one of
-the steps of some state; nothing is drawn at random, and nothing is left out.
+The rule: a model is a pure function from a state to its next states. Everything that may happen, in any order, is a
+step of some state; nothing is random, and nothing is left out.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ StateOf = TypeVar("StateOf", bound=Hashable)
 
 
 class Violated(Exception):
-    """A step breaks a rule; the text says which."""
+    """A step breaks a rule, which the text names."""
 
 
 class Model(Protocol[StateOf]):
     def initial(self) -> StateOf: ...
 
     def steps(self, state: StateOf) -> Iterable[tuple[str, StateOf]]:
-        """What may happen next: a sentence, and the state after it. Raises Violated."""
+        """The possible next steps: a sentence for each, and the state after it. Raises Violated."""
 
     def broken(self, before: StateOf, after: StateOf) -> str | None:
         """The rule that this step breaks, in words."""
@@ -32,12 +32,12 @@ class Model(Protocol[StateOf]):
         """Whether everything is done."""
 
     def describe(self, state: StateOf) -> str:
-        """A state in one line, for the way to a violation."""
+        """A state in one line, for the path to a violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`path`: what happened, step by step, with the state after each."""
+    """`path`: each step that led to it, with the state after the step."""
 
     rule: str
     path: tuple[tuple[str, str], ...]
@@ -49,7 +49,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Exploration(Generic[State]):
-    """`violation`: the first that was found, in as few steps as possible; None if every state keeps all rules."""
+    """`violation`: the first one found, with a shortest path; None if every state keeps all rules."""
 
     states: int = 0
     steps: int = 0
@@ -59,7 +59,7 @@ class Exploration(Generic[State]):
 
 
 def explore(model: Model[State], *, live: bool = True, limit: int = 5_000_000) -> Exploration[State]:
-    """All states of the model. `live`: a final state must be within reach from each of them, too."""
+    """Explore all states of the model. `live`: check also that a final state can be reached from each of them."""
     exploration = Exploration[State]()
     initial = model.initial()
     came_from = exploration._came_from
@@ -103,7 +103,7 @@ def _ended(exploration: Exploration[State], violation: Violation | None) -> Expl
 
 
 def _stuck(states: Iterable[State], before: dict[State, list[State]], finals: list[State]) -> State | None:
-    """The first state from which no final one can be reached: found by walking back from the final ones."""
+    """The first state from which no final state can be reached, found by walking back from the final states."""
     reached = set(finals)
     todo = list(finals)
     while todo:

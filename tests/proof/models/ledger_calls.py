@@ -1,6 +1,6 @@
-"""The ledger of the model is a real one: each call on each entry that the model meets is made once, and remembered.
+"""The ledger of the model, which is a real one: each call on each entry is made once, and its result is cached.
 
-An entry is reduced to what decides who may do what: its status, its fence, its claimant, and whether its lease runs.
+An entry is reduced to what decides who may do what: its status, fence and claimant, and whether its lease is valid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     status: Status
     fence: int
     claimant: str
-    leased: bool  # its lease has not run out
+    leased: bool  # whether its lease has not run out
 
     @property
     def recorded(self) -> bool:
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class LedgerCalls:
-    """`entry` is None while the key is unknown. Every call returns the entry after it, and its answer."""
+    """`entry` is None while the key is unknown. Every call returns the entry after it, and the ledger's answer."""
 
     def __init__(self) -> None:
         self._ledger = SqliteLedger(":memory:", retention=FOR_EVER, clock=lambda: NOW)
@@ -70,7 +70,7 @@ class LedgerCalls:
         return self._entry(), answer
 
     def _commit(self, entry: Entry | None, fence: int) -> tuple[Entry | None, int]:
-        """The effect and the record in one transaction. The answer is how many effects it has added."""
+        """The effect and the record in one transaction. The answer is the number of effects that it added."""
         self._put(entry)
         try:
             with self._ledger.transaction() as tx:

@@ -1,9 +1,9 @@
-"""Real code as a process of a model: it is run up to its next call to the outside, again and again.
+"""Makes real code a process of a model, by running it again and again up to its next call to the outside.
 
-The rule: a program sees the world only through `Outside.call`. So what it does next follows from the answers that it
-has had so far, and is worked out once for each row of answers. A process is its row of answers, as a number. A program
-is made of parts: each ends by naming the next one, and what that has to know. So two processes that have come to the
-same point by different ways are the same.
+The rule: a program sees the world only through `Outside.call`. So the answers that it has got so far decide what it
+does next, and this is computed once for each sequence of answers. A process is a sequence of answers, represented by a
+number. A program consists of parts: each part ends by naming the next one, and what that one has to know. So two
+processes that reached the same point in different ways are the same process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIED: Final = "died"  # the answer that a task gets if it dies at this call
 
 
 class Call(NamedTuple):
-    """What a process asks of the world: a name and values that can be compared."""
+    """A process's call to the world: a name, and values that can be compared."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -29,18 +29,18 @@ class Call(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A process waits for this answer. `attempt`: the task that asks, "" if it is the driver."""
+    """The call whose answer a process waits for. `attempt`: the task that calls, or "" if it is the driver."""
 
     call: Call
     attempt: str
 
 
 class TaskDied(Exception):
-    """The executor is gone, and all that the task had not written."""
+    """The executor is gone, with everything that the task had not yet written."""
 
 
 class _Waits(BaseException):
-    """There is no answer yet. No code of ours catches it."""
+    """There is no answer yet. None of Semel's code catches this exception."""
 
 
 class Outside:
@@ -53,7 +53,7 @@ class Outside:
         self._dead = False
 
     def call(self, name: str, *arguments: Any) -> Any:
-        if self._dead:  # what a dead task's clean-up would do does not happen
+        if self._dead:  # the clean-up code of a dead task must have no effect
             raise TaskDied
         if self.pending is not None or not self._answers:
             self.pending = self.pending or Pending(Call(name, arguments), self.attempt)
@@ -75,7 +75,7 @@ ENDED: Final = -1
 
 @dataclass(slots=True)
 class Processes:
-    """All rows of answers that were met, by number."""
+    """All sequences of answers that have occurred, by number."""
 
     program: Program
     _rows: list[tuple[Part, tuple[Any, ...]]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Processes:
         return self._at(part, ())
 
     def answered(self, process: int, answer: Any) -> int:
-        """The process after it got this answer."""
+        """The process after it has got this answer."""
         after = self._next.get((process, answer))
         if after is None:
             part, answers = self._rows[process]
@@ -112,7 +112,7 @@ class Processes:
             self._rows.append((part, answers))
             self._waits[number] = outside.pending
         except (SemelError, TaskDied):
-            pass  # it stops; what it had begun is left to others
+            pass  # the driver stops, and leaves its work to others
         else:
             assert outside.pending is None
             number = ENDED if following is None else self._at(following, ())

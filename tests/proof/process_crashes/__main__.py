@@ -57,19 +57,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--minutes", type=float, default=15.0, metavar="N", help="for all stores together (15)")
+    parser.add_argument("--minutes", type=float, default=15.0, metavar="N", help="duration, all stores together (15)")
     parser.add_argument(
         "--stores",
         type=lambda text: text.split(","),
         default=list(stores.NAMES),
         help=f"some of {','.join(stores.NAMES)}",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the faults and their moments (random)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the faults and their times (random)")
     parser.add_argument(
         "--spark-kills", type=int, default=3, metavar="N", help="kills for each sink and kind of victim on Spark (3)"
     )
     parser.add_argument("--no-spark", dest="spark_kills", action="store_const", const=0, help="leave Spark out")
-    parser.add_argument("--keep", action="store_true", help="keep history and logs also if nothing is wrong")
+    parser.add_argument("--keep", action="store_true", help="keep history and logs even if nothing is wrong")
     options = parser.parse_args(arguments)
     if unknown := set(options.stores) - set(stores.NAMES):
         parser.error(f"--stores: there is no {', '.join(sorted(unknown))}; choose from {', '.join(stores.NAMES)}")
@@ -79,7 +79,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def spark_command(kills: int, seed: int) -> list[str]:
-    """Drivers and executors, killed and stopped. `make prove-spark` kills more of them, for every sink."""
+    """The command that kills and stops drivers and executors. `make prove-spark` kills more of them, for every sink."""
     victims = "drivers,executors,stopped-drivers,stopped-executors"
     what = ["--sinks", SPARK_SINKS, "--victims", victims, "--kills", str(kills), "--seed", str(seed)]
     return [sys.executable, str(REPOSITORY / "bench" / "crashes.py"), *what]

@@ -1,7 +1,8 @@
 """The app that the workers run: `semel run process_crashes.app:app`. Its handlers write down every effect.
 
-With `tx`, an effect is a row in the ledger's own database, which nothing but the ledger keeps from being doubled.
-Without, it is two lines in a file of this process: when it begins and when it ends, with key, fence and lease.
+With `tx`, an effect is a row in the ledger's own database. The table has no unique key: only the ledger prevents
+doubled rows. Without `tx`, an effect is two lines in a file of this process, one when the handler begins and one when
+it ends, with key, fence and lease.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class PassingTrouble(Exception):
 
 
 def work_seconds(id_: str, *, often: float) -> float:
-    """How long an order takes: mostly moments; one in three `often`, so that it is at work when its process is stopped;
-    one in sixty longer than its lease, so that a heartbeat must extend it."""
+    """How long an order takes. Most take milliseconds. One in three takes `often` seconds, so that it is in progress
+    when its process is stopped; one in sixty takes longer than its lease, so that a heartbeat must extend it."""
     draw = crc32(id_.encode())
     if draw % 60 == 0:
         return LEASE * 1.3
@@ -54,7 +55,7 @@ app = App(
 
 
 class EffectFile:
-    """Lines of this process; each is one write, which a SIGKILL cannot undo."""
+    """The file of this process. Each line is a single write, which a SIGKILL cannot undo."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / f"effects-{os.getpid()}-{time.time_ns()}.jsonl"
@@ -98,7 +99,7 @@ def post(order: dict[str, Any], ctx: Context) -> None:
 
 def book(order: dict[str, Any], tx: Transaction, ctx: Context) -> None:
     say_that_it_is_at_work()
-    if not _is_sqlite:  # it has one writer: work that takes long does not belong into its transactions
+    if not _is_sqlite:  # SQLite has one writer, so its transactions must be short
         time.sleep(work_seconds(order["id"], often=LEASE / 10))
     row = (ctx.queue, order["id"], order.get("group"), order.get("place"), ctx.fence, os.getpid(), time.time())
     tx.execute(_insert, row)

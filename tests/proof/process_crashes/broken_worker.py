@@ -1,7 +1,7 @@
-"""Workers without Semel, as many are written: a boto3 loop. They show that the checks can fail.
+"""Workers without Semel, as they are often written: a boto3 loop. They show that the checks can fail.
 
-`plain` writes its effect and then deletes; a crash in between doubles it. `hasty` deletes first; a crash loses it.
-Both write into the same tables and files as the app does.
+`plain` writes its effect and then deletes the message; a crash in between doubles the effect. `hasty` deletes first; a
+crash loses the effect. Both write to the same table as the app does.
 """
 
 from __future__ import annotations

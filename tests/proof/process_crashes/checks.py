@@ -1,4 +1,4 @@
-"""What is wrong with the evidence of a run: by `semel.verify`, and by what only leases and the ledger can show."""
+"""Finds what is wrong with the evidence of a run: with `semel.verify`, and with checks of the leases and the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PER_CALL: Final = 500
 
 
 def verdicts(evidence: Evidence) -> list[Verdict]:
-    """Of the queues whose handlers take `tx`, each effect exactly once; of the others, at least once."""
+    """Effects must happen exactly once in the queues whose handlers take `tx`, and at least once in the others."""
     return [_verdict(evidence.of_mode(exactly_once=how), exactly_once=how) for how in (True, False)]
 
 
@@ -45,8 +45,8 @@ def complaints(evidence: Evidence, ledger: Ledger) -> list[str]:
 
 
 def two_holders(turns: list[Turn]) -> Iterator[str]:
-    """By fence order, one holder at a time: the next one begins only when the one before it has ended, or when the
-    lease of the one before it is over, by what that one itself knew of its lease."""
+    """A key has one holder at a time, in the order of their fences: a holder begins only after the one before it has
+    ended, or after the end of that one's lease, as that one itself knew it."""
     of_key: defaultdict[tuple[str, str], list[Turn]] = defaultdict(list)
     for turn in turns:
         of_key[turn.queue, turn.id].append(turn)
@@ -67,7 +67,7 @@ def two_holders(turns: list[Turn]) -> Iterator[str]:
 
 
 def _of_ledger(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """Every key is recorded as done, by the holder of the newest fence, after that one had ended."""
+    """Every key must be recorded as done, by the holder of the newest fence, and after its handler had ended."""
     names = sorted(evidence.accepted)
     entries: dict[tuple[str, str], Entry | None] = {}
     for start in range(0, len(names), _PER_CALL):

@@ -1,7 +1,7 @@
 """Small disks that can be filled up.
 
-With the right to mount, a disk is a tmpfs of its own, and a write to a full one fails with ENOSPC. Without it, a disk
-is a folder, and its writers may not let a file grow (RLIMIT_FSIZE): their writes fail with EFBIG.
+With the permission to mount, a disk is a tmpfs of its own, and a write to a full one fails with ENOSPC. Without it, a
+disk is a folder, and a limit on the size of files (RLIMIT_FSIZE) makes its writers' writes fail with EFBIG.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Disk(Protocol):
     folder: Path
 
     def fill(self, leave: int) -> None:
-        """Leave room for so many bytes."""
+        """Fill the disk up to this number of free bytes."""
 
     def free(self) -> None: ...
 

@@ -1,7 +1,7 @@
-"""What the processes of a run have written down, as one history.
+"""Reads everything that the processes of a run wrote, as one history.
 
-Sends come from the producers' files, effects from the handlers' rows and files, deliveries, records and deletes from
-the workers' attempt logs. A killed worker takes the last lines of its attempt log along, never those of its effects.
+Sends come from the producers' files, effects from the handlers' rows and files, and deliveries, records and deletes
+from the workers' attempt logs. A killed worker loses the last lines of its attempt log, but never those of its effects.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from semel.verify.history import EventKind, HistoryEvent
 _KINDS: Final = {
     "received": EventKind.DELIVER,
     "recorded": EventKind.RECORD,
-    "duplicate": EventKind.RECORD,  # it was found to be recorded
+    "duplicate": EventKind.RECORD,  # the worker saw that it was recorded
     "deleted": EventKind.DELETE,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A line of a handler. `clock` and `lease_ends` are of the clock that leases are measured with."""
+    """A line that a handler wrote. `clock` and `lease_ends` are times of the clock with which leases are measured."""
 
     at: float
     clock: float
@@ -42,7 +42,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Turn:
-    """One call of a handler without `tx`: who worked on a key, under which fence, from when to when."""
+    """One call of a handler without `tx`: which process worked on the key, with which fence, from when until when."""
 
     queue: str
     id: str
@@ -51,13 +51,13 @@ class Turn:
     fence: int
     pid: int
     began: Moment
-    ended: Moment | None = None  # None: the process died meanwhile
+    ended: Moment | None = None  # None: the process died before
     failed: bool = False
 
 
 @dataclass(slots=True)
 class Evidence:
-    events: list[HistoryEvent] = field(default_factory=list)  # in the order of their time
+    events: list[HistoryEvent] = field(default_factory=list)  # in the order of their times
     turns: list[Turn] = field(default_factory=list)
     rows: list[EffectRow] = field(default_factory=list)
     accepted: set[tuple[str, str]] = field(default_factory=set)  # queue and id
@@ -68,7 +68,7 @@ class Evidence:
         return [event for event in self.events if (event.queue in TRANSACTION_QUEUES) is exactly_once]
 
     def write(self, folder: Path) -> None:
-        """As `semel verify --effects exactly-once exactly-once.jsonl` reads it, and the other one."""
+        """Write two files for `semel verify`, for example `semel verify --effects exactly-once exactly-once.jsonl`."""
         for exactly_once, name in ((True, "exactly-once.jsonl"), (False, "at-least-once.jsonl")):
             lines = [msgspec.json.encode(event) + b"\n" for event in self.of_mode(exactly_once=exactly_once)]
             (folder / name).write_bytes(b"".join(lines))
@@ -94,7 +94,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     for line in file.read_bytes().splitlines():
         try:
             yield json.loads(line)
-        except ValueError:  # cut off when its writer was killed, or its disk was full
+        except ValueError:  # a partial line: its writer was killed, or its disk was full
             continue
 
 
@@ -130,8 +130,8 @@ def _turns(file: Path) -> list[Turn]:
 
 
 def _effect_of_turn(turn: Turn) -> HistoryEvent:
-    """An effect is held to its fence only if its handler had the lease then: a process that is stopped past its lease
-    between this question and its effect is late, and only who receives the effect can refuse it, by its fence."""
+    """The event has a fence only if the handler began within its lease. A process that was stopped until after its
+    lease has its effect too late, and only the receiver of the effect could refuse it, by its fence."""
     return HistoryEvent(
         EventKind.EFFECT,
         key=turn.id,

@@ -24,14 +24,14 @@ from waiting import free_port
 
 PATIENCE: Final = 60.0
 _COUNTS: Final = tuple(f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed"))
-# What SQS itself does now and then, beside all that happens to the processes.
+# Faults of SQS itself, in addition to what happens to the processes.
 FAULTS: Final = ("duplicate=0.02", "lost-delete=0.02", "lost-answer=0.01", "early-visibility=0.01")
 WORKER: Final = tuple(semel("run", "process_crashes.app:app"))
 
 
 @dataclass
 class Fleet:
-    """`worker_command`: what each worker runs, in the place of `semel run`."""
+    """`worker_command`: what each worker runs instead of `semel run`."""
 
     folder: Path
     store: Store
@@ -72,7 +72,8 @@ class Fleet:
             process.start()
 
     def is_at_work(self, process: Process) -> bool:
-        """Whether it has done something since its start. What is on its way up is left alone: it would never get up."""
+        """Whether it has done something since its start. A process that is starting is left alone: otherwise it might
+        never get up."""
         if process in self.producers:
             file = self.folder / f"{process.name}.jsonl"
             return file.exists() and file.stat().st_mtime > process.started_at
@@ -81,7 +82,7 @@ class Fleet:
         return process.runs
 
     def left(self) -> dict[str, int]:
-        """How many messages there are in each queue, of every state."""
+        """The number of messages in each queue, in any state."""
         sizes: dict[str, int] = {}
         for queue in self.queues:
             counts = self.client.queue(queue).attributes(*_COUNTS)
@@ -91,7 +92,7 @@ class Fleet:
     def is_empty(self) -> bool:
         try:
             return not any(self.left().values())
-        except SemelError:  # the broker is on its way up
+        except SemelError:  # the broker is starting
             return False
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class Fleet:
         command = list(self.worker_command)
         if (
             self.worker_command == WORKER and number == 0
-        ):  # a supervisor with workers of its own, which outlive its kill
+        ):  # a supervisor with worker processes, which outlive it when it is killed
             command += ["--processes", "2"]
         return self._process(f"worker-{number}", command, settings.to_environment())
 
@@ -129,7 +130,7 @@ class Fleet:
 
 @contextmanager
 def running(store_name: str, folder: Path, *, rate: float, worker_command: tuple[str, ...] = WORKER) -> Iterator[Fleet]:
-    """A fleet whose processes have been started; all of them are gone at the end."""
+    """A fleet whose processes have been started. At the end, all of them are gone."""
     fleet: Fleet | None = None
     with ExitStack() as stack:
         proxies = ProxyLoop()

@@ -1,4 +1,4 @@
-"""What happens when: faults drawn from a seed. The same seed, length and store give the same plan."""
+"""The plan of a run: which fault happens when, drawn from a seed. Equal seed, length and store give equal plans."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 
 from process_crashes.disks import MEGABYTE
 
-LEASE: Final = 4  # seconds; of all handlers
+LEASE: Final = 4  # seconds, for all handlers
 MEAN_GAP: Final = 0.6  # seconds from one fault to the next
 WORKERS: Final = 3
 PRODUCERS: Final = 2
 
 
 class Kind(StrEnum):
-    """A fault. The text is how it is counted in the report."""
+    """A kind of fault. The text is its name in the report."""
 
     KILL_WORKER = "workers killed"
     PAUSE_WORKER = "workers stopped past their lease and continued"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Line(StrEnum):
-    """Between whom a connection is cut or stalled."""
+    """The two ends of a connection that is cut or stalled."""
 
     WORKER_BROKER = "worker to broker"
     WORKER_STORE = "worker to store"
@@ -42,8 +42,8 @@ class Line(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`at`: seconds from the start. `seconds`: how long it lasts. `victim`: number of the process that it hits.
-    `part`: of an answer that gets through. `leave`: bytes that stay free on the disk."""
+    """`at`: seconds from the start. `seconds`: how long it lasts. `victim`: the number of the process that it hits.
+    `part`: the part of an answer that still gets through. `leave`: bytes that stay free on the disk."""
 
     at: float
     kind: Kind
@@ -78,12 +78,12 @@ _SECONDS: Final[Mapping[Kind, tuple[float, float]]] = {
     Kind.FILL_BROKER_DISK: (1, 5),
     Kind.FILL_LEDGER_DISK: (1, 5),
 }
-# Nothing, a few pages, and less than what the broker keeps in reserve for deletes.
+# Bytes: none, a few pages, and less than the broker keeps in reserve for deletes.
 _LEFT_FREE: Final = (0, 0, 8_192, 65_536, MEGABYTE, 16 * MEGABYTE)
 
 
 def draw(seed: int, seconds: float, *, has_server: bool) -> list[Fault]:
-    """All faults of a run. `has_server`: the ledger's store is a server, else it is a file on a disk of its own."""
+    """All faults of a run. `has_server`: the ledger's store is a server, not a file on a disk of its own."""
     chance = Random(seed)
     without = {Kind.FILL_LEDGER_DISK} if has_server else {Kind.RESTART_STORE}
     kinds = [kind for kind in _WEIGHTS if kind not in without]

@@ -1,6 +1,7 @@
-"""Processes that are killed, stopped and started again, each life with a log of its own.
+"""Processes that are killed, stopped and started again. Each start (a "life") has a log of its own.
 
-They are forked from a process that has loaded all they need: one that lives for seconds should spend them at work.
+They are forked from a process that has already imported what they need: a process that lives only for seconds should
+not spend them on imports.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _live(command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    """In the new process: call the `main` of a module, as `python -m MODULE ARGUMENTS` would."""
+    """Runs in the new process: calls the `main` of a module, as `python -m MODULE ARGUMENTS` would."""
     os.environ.clear()
     os.environ.update(variables)
     with log.open("ab") as output, open(os.devnull, "rb") as nothing:
@@ -56,7 +57,7 @@ def _live(command: Sequence[str], variables: Mapping[str, str], log: Path) -> No
 
 
 class Process:
-    """One place in the fleet: a module with its arguments, and the process that runs it now."""
+    """One member of the fleet: a module with its arguments, and the process that runs it now."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
         self.name = name
@@ -64,10 +65,10 @@ class Process:
         self._lives = 0
         self.started_at = 0.0  # by time.time()
         self._process: BaseProcess | None = None
-        self.starts_at = 0.0  # by time.monotonic(), while it is down
+        self.starts_at = 0.0  # while it is down: when to start it, by time.monotonic()
         self.paused = False
         self._stopped: list[psutil.Process] = []
-        self.own_ends: list[tuple[int, int]] = []  # number of the life and exit code of those that nobody killed
+        self.own_ends: list[tuple[int, int]] = []  # lives that ended without being killed: number and exit code
 
     @property
     def pid(self) -> int | None:
@@ -78,7 +79,7 @@ class Process:
         return self._process is not None and self._process.is_alive()
 
     def family(self) -> list[psutil.Process]:
-        """The process, and the workers of a supervisor."""
+        """The process and, if it is a supervisor, its workers."""
         with suppress(psutil.Error):
             process = psutil.Process(self.pid) if self.runs else None
             return [process, *process.children()] if process else []
@@ -96,7 +97,7 @@ class Process:
         self._process.start()
 
     def supervise(self) -> None:
-        """Start it again if it is down and due; one that has ended by itself is due a moment later."""
+        """Start it again if it is down and due. A process that ended by itself is due half a second later."""
         if self._process is not None and (code := self._process.exitcode) is not None:
             self.own_ends.append((self._lives, code))
             self._process, self.starts_at = None, time.monotonic() + 0.5
@@ -104,7 +105,7 @@ class Process:
             self.start()
 
     def kill(self, down_for: float = 0.0) -> None:
-        """SIGKILL, for it alone: the workers of a supervisor go on for a moment."""
+        """SIGKILL, only for this process: the workers of a supervisor go on for a moment."""
         process, self._process = self._process, None
         self.starts_at = time.monotonic() + down_for
         if process is not None:
@@ -113,7 +114,7 @@ class Process:
         self.resume()
 
     def pause(self) -> None:
-        """It stands still, with the workers that it has."""
+        """Suspend it, and its workers if it is a supervisor."""
         self.paused = True
         self._stopped = self.family()
         for process in self._stopped:
@@ -121,7 +122,7 @@ class Process:
                 process.suspend()
 
     def resume(self) -> None:
-        """Also the workers of a supervisor that was killed meanwhile."""
+        """Resume all that were suspended, also the workers of a supervisor that was killed meanwhile."""
         self.paused = False
         stopped, self._stopped = self._stopped, []
         for process in stopped:
@@ -129,13 +130,13 @@ class Process:
                 process.resume()
 
     def stop(self) -> int | None:
-        """As an operator does. The exit code; None: it did not end in time, and was killed."""
+        """Send SIGTERM, as an operator does. Returns the exit code; None: it did not end in time, and was killed."""
         if self._process is not None:
             self._process.terminate()
         return self.ends()
 
     def ends(self) -> int | None:
-        """Waits for its end. The exit code; None: it did not end in time, and was killed."""
+        """Wait for its end. Returns the exit code; None: it did not end in time, and was killed."""
         if self._process is None:
             return None
         self._process.join(PATIENCE)
@@ -146,7 +147,7 @@ class Process:
 
 
 def left_behind(folder: Path) -> list[psutil.Process]:
-    """Processes of a run, by their environment: also those that a killed supervisor has left."""
+    """All processes of a run, found by their environment. This includes workers that a killed supervisor has left."""
     orphans = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

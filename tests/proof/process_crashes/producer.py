@@ -1,8 +1,8 @@
 """A producer process: sends orders, and writes down each one before it is sent and after it was accepted.
 
-What was not accepted is sent again with the same id until it is, also by the process that comes after a killed one: it
-reads the file of its predecessor. A FIFO group has one order under way at a time. When the file `no-new-orders` is
-beside its own, it begins no other, and ends when all are accepted.
+An order that was not accepted is sent again with the same id until it is. If the producer is killed, the process that
+replaces it reads its file and does the same. A FIFO group has one order under way at a time. When a file
+`no-new-orders` appears beside its own, the producer begins no new orders, and ends when all are accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUPS: Final = 10  # of each producer
 BATCH: Final = 10
 TICK: Final = 0.1
 NO_NEW_ORDERS: Final = "no-new-orders"
-SENT_TWICE: Final = 0.03  # of the orders in Standard queues, with the same id
+SENT_TWICE: Final = 0.03  # the share of orders to Standard queues that are sent twice, with the same id
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Order:
 
 
 class OrderBook:
-    """The file of one producer, and what it says: which orders are under way, and what comes next."""
+    """The file of one producer, and its content: which orders are under way, and which one is next."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._name = name
@@ -67,7 +67,7 @@ class OrderBook:
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def begin(self, queue: str, chance: Random) -> None:
-        """One more order for a queue; for a FIFO queue only if one of its groups has none under way."""
+        """Begin one more order for a queue. For a FIFO queue, only if one of its groups has no order under way."""
         order = self._next(queue, chance)
         if order is not None:
             self._write("send", order)

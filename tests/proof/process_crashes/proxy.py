@@ -1,6 +1,6 @@
-"""TCP proxies between processes: connections are cut, cut in the middle of an answer, and stalled.
+"""TCP proxies between processes. They cut connections, cut them in the middle of an answer, and stall them.
 
-All proxies share one event loop in a thread. A proxy knows nothing of what goes through it.
+All proxies share one event loop in a thread. They do not interpret the bytes that they forward.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Proxy:
         self._links: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._cuts_in_answers: list[float] = []  # how much of the answer still gets through
         self._tasks: set[asyncio.Task[None]] = set()
-        self.cut_answers = 0  # in the middle of which a connection was really cut
+        self.cut_answers = 0  # answers that were really cut
         self.cut_links = 0
 
     async def open(self) -> None:
@@ -76,15 +76,15 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Every connection ends with a reset, wherever it is."""
+        """Reset every connection, whatever it is doing."""
         self._loop.call(self._cut_all)
 
     def cut_in_answer(self, part: float) -> None:
-        """The next answer gets through up to this part of it, 0 to 1; then its connection ends."""
+        """Only this part of the next answer, 0 to 1, gets through. Then its connection ends."""
         self._loop.call(self._cuts_in_answers.append, part)
 
     def stall(self) -> None:
-        """Connections stay open, and nothing gets through until `flow`."""
+        """Connections stay open, but nothing gets through until `flow` is called."""
         self._loop.call(self._flowing.clear)
 
     def flow(self) -> None:

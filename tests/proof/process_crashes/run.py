@@ -1,4 +1,4 @@
-"""One run over one store: storm, evidence, checks; the folder is kept if something is wrong."""
+"""One run with one store: the storm, then the evidence, then the checks. The folder is kept if something is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from process_crashes.storm import Notify, Storm
 from semel import Ledger
 
 RATE: Final = 60.0  # messages a second
-_QUIET_END: Final = 2.0  # seconds before the end of a storm without new faults
+_QUIET_END: Final = 2.0  # seconds at the end of a storm without new faults
 _TAIL: Final = 5  # lines of a log
 
 
@@ -33,7 +33,7 @@ class Result:
     messages: int = 0
     effects: int = 0
     deliveries: int = 0
-    duplicates: int = 0  # deliveries of what was done, deleted without being run
+    duplicates: int = 0  # deliveries of keys that were done, deleted without being run
     fenced: int = 0  # outcomes of overtaken workers, refused
     repeated: int = 0  # effects beyond the first of a key, in lease mode
     drain_seconds: float = 0.0
@@ -55,7 +55,7 @@ def run(
     faults: list[Fault] | None = None,
     keep: bool = False,
 ) -> Result:
-    """`faults`: others than those of the seed. `keep`: the folder stays also if nothing is wrong."""
+    """`faults`: use these instead of those of the seed. `keep`: keep the folder even if nothing is wrong."""
     folder = Path(tempfile.mkdtemp(prefix=f"semel-process-crashes-{store}-", dir=parent))
     result = Result(store, seed, seconds, folder)
     began = time.monotonic()
@@ -88,7 +88,8 @@ def _count(result: Result, run_evidence: Evidence) -> None:
 
 
 def _unexpected_ends(running: Fleet) -> list[str]:
-    """A process may give up at its start if the broker or the ledger is away; whoever watches it starts it again."""
+    """Processes that ended when they should not. One that gives up at its start because the broker or the ledger is
+    away is allowed: a supervisor would start it again."""
     return [
         f"{process.name} ended by itself with exit code {code}: {process.log(life)}"
         for process in running.processes
@@ -98,7 +99,7 @@ def _unexpected_ends(running: Fleet) -> list[str]:
 
 
 def last_lines(folder: Path) -> str:
-    """The end of the last log of every process that wrote something, for a report. The others are in the folder."""
+    """For a report: the end of the last log of every process that wrote one. The other logs are in the folder."""
     newest: dict[str, Path] = {}
     for log in sorted((folder / "logs").glob("*.log"), key=lambda log: log.stat().st_mtime):
         if log.stat().st_size:

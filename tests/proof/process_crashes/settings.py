@@ -1,4 +1,4 @@
-"""What the processes are told through their environment, and the queues that they share."""
+"""The settings that processes get through their environment, and the queues that they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER_VARIABLE: Final = "PROCESS_CRASHES_FOLDER"
 
 
 def at_work_file(folder: Path, pid: int) -> Path:
-    """Made by a worker when it has something to do for the first time."""
+    """Created by a worker process when it calls a handler for the first time."""
     return folder / "at-work" / str(pid)
 
 

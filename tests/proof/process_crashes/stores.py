@@ -1,4 +1,4 @@
-"""The stores of the ledger: how workers reach them, how they crash, and which effects are in them afterwards."""
+"""The stores of the ledger: how workers reach them, how they crash, and how to read the effects in them afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS: Final = "SELECT queue, id, grp, place, fence, pid, at FROM effects ORDER 
 
 @dataclass(frozen=True, slots=True)
 class EffectRow:
-    """What a handler wrote with `tx`, in the order of the commits of a group."""
+    """A row that a handler wrote with `tx`. Within a group, rows are in the order of the commits."""
 
     queue: str
     id: str
@@ -38,10 +38,10 @@ class Store(Protocol):
 
     @property
     def port(self) -> int | None:
-        """None: it is a file."""
+        """The port of the server; None: the store is a file."""
 
     def url(self, port: int | None) -> str:
-        """The ledger's address, by way of a proxy's port."""
+        """The ledger's address, through a proxy's port if one is given."""
 
     def crash(self) -> None: ...
 
@@ -109,7 +109,7 @@ class PostgresStore:
 
 
 class RedisStore:
-    """Every answered write is on its disk: appendfsync always."""
+    """It runs with `appendfsync always`, so every answered write is on disk."""
 
     transactional = False
 
@@ -134,7 +134,7 @@ NAMES: Final = ("sqlite", "postgres", "redis")
 
 @contextmanager
 def running(name: str, folder: Path) -> Iterator[Store]:
-    """A store of this kind; `folder`: where the file is, if it is one."""
+    """A running store of this kind. `folder`: where its file is, for SQLite."""
     if name == "sqlite":
         yield SqliteStore(folder)
     elif name == "postgres":

@@ -1,4 +1,4 @@
-"""One run: the faults of the plan happen to the fleet, then all faults end and the fleet drains the queues."""
+"""Carries out the faults of a plan on a fleet. Then all faults end, and the fleet empties its queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Notify = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What happened, and what is wrong already before the history is looked at."""
+    """What happened, and the complaints that do not need the history."""
 
     counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Storm:
         return self._outcome
 
     def survived(self) -> str:
-        """How much of what has happened so far."""
+        """How often each kind of fault has happened so far."""
         self._count_cuts()
         return ", ".join(f"{count} {kind}" for kind, count in sorted(self._outcome.counts.items()))
 
@@ -173,7 +173,7 @@ class Storm:
         self._notify("no more faults; the fleet drains the queues")
 
     def _drain(self) -> None:
-        """Producers end when all that they began is accepted, workers when there is nothing left."""
+        """Producers end when all orders that they began are accepted; workers are stopped when all queues are empty."""
         fleet, began = self._fleet, time.monotonic()
         (fleet.folder / NO_NEW_ORDERS).touch()
         for producer in fleet.producers:
@@ -196,7 +196,7 @@ class Storm:
         for process in (*fleet.workers, fleet.broker):
             begun = fleet.is_at_work(process)
             code = process.stop()
-            if code != 0 and (begun or code != -signal.SIGTERM):  # what is on its way up may end by the signal alone
+            if code != 0 and (begun or code != -signal.SIGTERM):  # a starting process may die of the signal
                 self._complain(f"{process.name} was asked to stop, and its exit code was {code}")
         orphans = left_behind(fleet.folder)
         _, alive = psutil.wait_procs(orphans, timeout=ORPHANS_END_WITHIN)

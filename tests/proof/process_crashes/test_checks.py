@@ -1,4 +1,4 @@
-"""The checks find what they are made to find, and excuse only what a lease allows."""
+"""The checks find every kind of violation, and excuse only what leases allow."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_record_of_an_overtaken_worker_is_found(tmp_path: Path) -> None:
             turn(1, now - 1, None, lease_ends=now + 3),  # it had not ended
             turn(1, now - 1, now + 1, lease_ends=now + 3),  # it ended after the record
             turn(1, now - 2, now - 1, lease_ends=now + 3, failed=True),
-            turn(2, now - 2, now - 1, lease_ends=now + 3),  # a newer one than who recorded
+            turn(2, now - 2, now - 1, lease_ends=now + 3),  # it has a newer fence than the record
         ):
             wrong_evidence = Evidence(turns=[wrong], accepted={("posted", "a")})
             assert any(text.startswith("recorded") for text in checks.complaints(wrong_evidence, ledger)), wrong

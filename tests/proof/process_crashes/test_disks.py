@@ -1,4 +1,4 @@
-"""Writes to a full disk really fail, and succeed when it is freed."""
+"""Writes to a full disk really fail, and succeed again when it is freed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from process_crashes.disks import Disk, LimitedFolder, MountedDisk, make_disk
 
-# Appends eight kilobytes for each line that it gets, and says what came of it.
+# Appends eight kilobytes for each line that it reads, and prints the result.
 WRITER: Final = """
 import errno, os, sys
 file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -1,4 +1,5 @@
-"""Real processes killed, stopped, restarted and cut off for a minute over each store, and workers that must be caught.
+"""Real processes are killed, stopped, restarted and cut off for half a minute with each store. Broken workers must be
+caught.
 
 `make proof-crashes` does the same for 15 minutes.
 """
@@ -38,13 +39,13 @@ def test_whatever_happens_to_real_processes_nothing_is_lost_doubled_or_reordered
 @pytest.mark.slow
 @pytest.mark.parametrize(("worker", "finding"), [("plain", "doubled:"), ("hasty", "lost:")])
 def test_a_worker_without_a_ledger_is_caught(worker: str, finding: str, tmp_path: Path) -> None:
-    """A boto3 loop that deletes after its effect doubles it; one that deletes before its effect loses it."""
+    """A boto3 loop that deletes after its effect doubles some effects; one that deletes before it loses some."""
     kills = [Fault(8.0 + 4 * n, Kind.KILL_WORKER, victim=n % WORKERS) for n in range(5)]
     command = ("process_crashes.broken_worker", worker)
     result = run.run("sqlite", seed=0, seconds=27, parent=tmp_path, rate=30, worker_command=command, faults=kills)
     assert result.survived[Kind.KILL_WORKER] == len(kills)
     assert any(text.startswith(finding) for text in result.complaints), result.complaints[:20]
-    # Who gets the folder sees the same.
+    # `semel verify` finds the same in the folder.
     assert semel_command(["verify", "--quiet", str(result.folder / "exactly-once.jsonl")]) == 3
 
 

@@ -1,4 +1,4 @@
-"""The proxy does to connections what it says."""
+"""The proxy forwards, cuts and stalls connections as its methods promise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER = b"0123456789" * 100
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """In front of a server that answers each request with the same bytes."""
+    """A proxy in front of a server that answers each request with the same bytes."""
     with socket.create_server((HOST, 0)) as listener:
         threading.Thread(target=_serve, args=(listener,), daemon=True).start()
         loop = ProxyLoop()

@@ -1,7 +1,8 @@
-"""`python -m simulation`: many schedules on all cores, a line of progress now and then, and a report.
+"""`python -m simulation`: runs many schedules on all cores, shows progress, and prints a report.
 
-Each schedule has a number, its seed: `--first 4711 --schedules 1` runs one again. What breaks a promise is shrunk and
-printed as a timeline; the exit code is then 1. `--mutants` looks for each of the bugs that are put in on purpose.
+Each schedule has a number, its seed: `--first 4711 --schedules 1` runs a single one again. A schedule that breaks a
+promise is shrunk and printed as a timeline, and the exit code is 1. `--mutants` searches for each bug that was put in
+on purpose.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ CHUNK: Final = 250
 SHOWN: Final = 3  # failures
 PROGRESS_EVERY: Final = 10.0  # seconds
 GC_THRESHOLD: Final = (50_000, 20, 50)
-COLLECT_EVERY: Final = 10  # schedules: each leaves cycles behind, and to look for them all the time costs a tenth
+COLLECT_EVERY: Final = 10  # schedules: each leaves reference cycles, but constant collection takes a tenth of the time
 
 
 @dataclass
 class Result:
-    """What came of some schedules of one world."""
+    """The results of some schedules of one world."""
 
     world: str
     schedules: int = 0
     steps: int = 0
-    seconds: float = 0.0  # of a processor
+    seconds: float = 0.0  # of CPU time
     facts: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
 
@@ -60,7 +61,7 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
     began = time.process_time()
     gc.disable()
     gc.collect()
-    gc.freeze()  # what earlier chunks have imported and cached: the collections below do not look at it again
+    gc.freeze()  # the collections below need not scan what earlier chunks have imported and cached
     for seed in range(first, last):
         outcome = world(Choices(seed))
         if seed % COLLECT_EVERY == 0:
@@ -69,7 +70,7 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
         result.steps += len(outcome.timeline)
         result.facts.update(outcome.facts)
         if outcome.violations and len(result.failures) < SHOWN:
-            gc.enable()  # thousands of schedules
+            gc.enable()  # shrinking runs thousands of schedules
             result.failures.append(Failure(name, seed, outcome, shrink(world, outcome)))
             gc.disable()
     result.seconds = time.process_time() - began
@@ -77,7 +78,7 @@ def run_chunk(job: tuple[str, int, int]) -> Result:
 
 
 def run_mutant(job: tuple[str, str, int]) -> tuple[str, int | None, str]:
-    """How many schedules it took to find it, and what it broke."""
+    """The number of schedules until the mutant was found, or None, and the kind of violation."""
     world, name, most = job
     with MUTANTS[world][name]():
         failure = first_failure(WORLDS[world], range(most))
@@ -149,11 +150,11 @@ def look_for_mutants(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
-    parser.add_argument("--schedules", type=int, default=10_000, help="how many in all; of a mutant, at most so many")
+    parser.add_argument("--schedules", type=int, default=10_000, help="number, or maximum for each mutant")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--world", choices=["all", *WORLDS], default="all")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--mutants", action="store_true", help="look for the bugs that are put in on purpose")
+    parser.add_argument("--mutants", action="store_true", help="search for the bugs that were put in on purpose")
     arguments = parser.parse_args()
     return look_for_mutants(arguments) if arguments.mutants else search(arguments)
 

@@ -1,7 +1,7 @@
 """The real broker engine behind a simulated network, and the real client in front of it.
 
-The engine's database is in memory. What is synced is kept as a copy of it: a crash leaves the last one, or all that was
-committed. The client is the real one with its retries; only its socket is replaced.
+The engine's database is in memory, and each sync keeps a copy of it. A power cut leaves the last copy; a crash of the
+process leaves all commits. The client is the real one with its retries; only its socket is replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SWEEP_EVERY: Final = 60.0
 LONGEST_POLL: Final = 300.0
 QUIET: Final = frozenset({"GetQueueAttributes", "GetQueueUrl"})
 
-Queues = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # names, and attributes as pairs
+Queues = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # the name of each queue, and its attributes as pairs
 
 
 def url(queue: str) -> str:
@@ -66,7 +66,7 @@ def template(queues: Queues) -> bytes:
 
 
 class ServiceFaults:
-    """What SQS itself may do: show a message early, forget a delete, see only a part of the queue."""
+    """What SQS itself may do: make a message visible early, lose a delete, receive from a part of the queue only."""
 
     active = True
 
@@ -85,8 +85,8 @@ class ServiceFaults:
 
 
 class SimulatedBroker:
-    """`on_request(process, operation, body, ended)` hears of every request when it is sent, and when its sender waits
-    no longer; `on_call(operation, params, answer)` of every call that was carried out."""
+    """`on_request(process, operation, body, ended)` is called when a request is sent, and again when its sender no
+    longer waits for it; `on_call(operation, params, answer)` is called after every call that was carried out."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int) -> None:
         self.simulator = simulator
@@ -96,12 +96,12 @@ class SimulatedBroker:
         self.service_faults = CallFaults(simulator.choices, SERVICE_FAULTS)
         self.up = True
         self.disk_full = False
-        self.sticks = False  # whether SQS may fail to extend the same message again and again
-        self.stuck: dict[str, float] = {}  # receipt handles, and until when
+        self.sticks = False  # whether SQS may repeatedly fail to extend the same message
+        self.stuck: dict[str, float] = {}  # receipt handles whose extensions fail, and until when
         self.calls = 0
         self.names: dict[str, str] = {}  # of messages, for the timeline
         self._seed = seed
-        self._polls: dict[Task, None] = {}  # that wait for a message, the oldest first
+        self._polls: dict[Task, None] = {}  # tasks that wait for a message, the oldest first
         self._moves_due: int | None = None
         self._swept = 0.0
         self._start(template(queues))
@@ -112,7 +112,7 @@ class SimulatedBroker:
         self._seed += 1
         faults = ServiceFaults(self.service_faults, self.simulator.choices)
         self.engine = Engine(connection, Random(self._seed), faults=faults)
-        self.synced = connection.serialize()  # with the number of this start
+        self.synced = connection.serialize()  # includes the number of this start
 
     # Trouble.
 
@@ -135,7 +135,7 @@ class SimulatedBroker:
             self.up = True
 
     def fill_disk(self, full: bool, *, noticed: bool = True) -> None:
-        """SQLite finds no more pages; the server may have noticed that there is little room."""
+        """SQLite gets no more pages. If `noticed`, the server also refuses calls that need room."""
         self.simulator.note("broker", "disk is full" if full else "disk has room again")
         self.disk_full = full and noticed
         database = self.engine.store.db
@@ -148,7 +148,7 @@ class SimulatedBroker:
         return int(self.simulator.now * 1000)
 
     def perform(self, operation: str, body: bytes) -> dict[str, Any]:
-        """One call in a transaction of its own, synced if it must be. Raises ServiceError."""
+        """Carry out one call in a transaction of its own, and sync it if necessary. Raises ServiceError."""
         self.calls += 1
         engine, now = self.engine, self.now()
         _, params = wire.parse(b"AmazonSQS." + operation.encode(), body)
@@ -179,7 +179,7 @@ class SimulatedBroker:
         return answer
 
     def _wake_one(self) -> None:
-        """The poll that has waited longest gets it, if its process can."""
+        """Wake the poll that has waited longest, among those whose process is alive and not paused."""
         for task in list(self._polls):
             if not task.process.alive:
                 del self._polls[task]
@@ -196,17 +196,17 @@ class SimulatedBroker:
             self.engine.sweep(now)
 
     def wait_for_messages(self, queue: str) -> None:
-        """A long poll: until something may have become visible."""
+        """A long poll: wait until a message may have become visible."""
         task = self.simulator.task
         self._polls[task] = None
         due = self.engine.next_look(queue)
         self.simulator.sleep(LONGEST_POLL if due == NEVER else max(1.0, due / 1000 - self.simulator.now))
         self._polls.pop(task, None)
 
-    # What tests want to know.
+    # What tests ask for.
 
     def messages(self, queue: str) -> list[dict[str, Any]]:
-        """Between two calls there is no transaction, and a look needs none."""
+        """All messages of the queue. A peek needs no transaction."""
         return list(self.engine.peek(queue, Wanted(), limit=1_000, now=self.now())["Messages"])
 
     def counts(self, queue: str) -> list[int]:
@@ -222,7 +222,7 @@ class SimulatedClient(Client):
 
     def __init__(self, broker: SimulatedBroker, process: Process) -> None:
         simulator = broker.simulator
-        self.__dict__.update(_prototype().__dict__)  # a new one asks botocore for everything, which takes a while
+        self.__dict__.update(_prototype().__dict__)  # copied, because making a new client with botocore is slow
         self._queues = {}
         self._sleep = simulator.sleep
         self._chance = lambda: simulator.choices.below(16) / 16
@@ -243,12 +243,12 @@ class SimulatedClient(Client):
             self._broker.on_request(self._process, operation, body, True)
 
     def pause(self, seconds: float, cancel: Cancel | None = None) -> None:
-        """In virtual time, also where it can be cancelled."""
+        """Pause in virtual time. The pause can be cancelled."""
         self._simulator.sleep(seconds)
         _check(cancel)
 
     def _interruptible(self, operation: str, body: bytes, queue: str, timeout: float, cancel: Cancel) -> dict[str, Any]:
-        """A call that another task may end; its request may then arrive all the same."""
+        """A call that another task may cancel. Its request may still arrive."""
         call = Interruptible(self._simulator)
         if not cancel.begin(call):
             raise Cancelled(f"{operation}: cancelled")
@@ -317,8 +317,8 @@ class SimulatedClient(Client):
         return result
 
     def _without_some(self, operation: str, body: bytes, fault: str) -> tuple[bytes, list[dict[str, Any]]]:
-        """SQS carries out all entries of a batch but some, and says so. Where messages `stick`, it may be the same one
-        again and again: what its worker does then must not depend on the other messages of the batch."""
+        """The call without the entries that fail, and SQS's answers for those. If the broker `sticks`, the same entry
+        may fail again and again: its worker must then treat it independently of the rest of the batch."""
         broker, choices, now = self._broker, self._simulator.choices, self._simulator.now
         stuck = broker.stuck if broker.faults.on else {}
         if not operation.endswith("Batch") or not (stuck or fault == "failed entry"):
@@ -340,7 +340,7 @@ class SimulatedClient(Client):
         return orjson.dumps({**params, "Entries": others}) if others else b"", refused
 
     def _later(self, operation: str, body: bytes, after: float) -> None:
-        """The network delivers it once more, or only now; nobody waits for the answer."""
+        """The network delivers the request late, or a second time. Nobody waits for the answer."""
         broker, network = self._broker, Process(self._simulator, "network")
 
         def deliver() -> None:
@@ -355,7 +355,7 @@ class SimulatedClient(Client):
 
 
 class Interruptible:
-    """What a `Cancel` ends: the pause of the task that makes the call."""
+    """What a `Cancel` interrupts: the pause of the task that makes the call."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator, self._task = simulator, simulator.task

@@ -1,7 +1,7 @@
-"""Every decision of one schedule. Drawn from a seed, recorded, and replayed from a list when a failure is shrunk.
+"""Every decision of one schedule: drawn from a seed, recorded, and replayed from a list when a failure is shrunk.
 
-The rule that makes shrinking work: 0 is always the ordinary case, and a list that has ended goes on with zeros. So the
-fewer and the smaller the numbers, the less happens.
+The rule that makes shrinking work: 0 is always the ordinary case, and a list that has ended continues with zeros. So
+the shorter the list and the smaller its numbers, the less happens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Choices:
-    """`decisions` are those so far."""
+    """`decisions` are the numbers chosen so far."""
 
     def __init__(self, seed: int | str | None = None, replay: Sequence[int] = ()) -> None:
         self._random = Random(seed).random if seed is not None else None

@@ -1,6 +1,6 @@
-"""Bugs on purpose, each of which the simulation of the consumer must find. Many were real once.
+"""Bugs that are put in on purpose. The simulation of the consumer must find each of them. Many were real once.
 
-A mutant is a patch of the product's own code, undone at the end of its `with` block.
+A mutant patches Semel's own code, and undoes this at the end of its `with` block. Its name says what it breaks.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def a_refused_record_does_not_undo_the_transaction() -> Iterator[None]:
 @mutant
 def the_record_is_not_part_of_the_transaction() -> Iterator[None]:
     real = handler_caller.HandlerCaller._in_transaction
-    later: dict[Any, list[Completion]] = {}  # by the task that is in a transaction
+    later: dict[Any, list[Completion]] = {}  # by the greenlet that is in a transaction
 
     def record(_self: WatchedTransaction, completions: Sequence[Completion]) -> list[bool]:
         later.setdefault(getcurrent(), []).extend(completions)

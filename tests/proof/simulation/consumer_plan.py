@@ -1,4 +1,4 @@
-"""What one schedule of the consumer is about: the kind of queue and handler, how many workers, and which faults."""
+"""The plan of one schedule of the consumer: the kind of queue and handler, the number of workers, and the events."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Plan:
     groups: int  # of a FIFO queue
     workers: int
     keys: int
-    receives: int  # after which SQS itself dead-letters
-    trouble: float  # seconds
+    receives: int  # the maxReceiveCount, after which SQS itself dead-letters
+    trouble: float  # for how many seconds events happen
     events: tuple[str, ...]
 
     @property
@@ -68,7 +68,7 @@ class Plan:
 
 
 def drawn_plan(choices: Choices, *, transactions: bool = True) -> Plan:
-    """`transactions`: whether the ledger can be part of the handler's own."""
+    """`transactions`: whether the ledger supports transactions (`tx`)."""
     transactional = choices.chance(0.5) and transactions
     return Plan(
         fifo=choices.chance(0.4),

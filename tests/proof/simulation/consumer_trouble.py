@@ -1,4 +1,7 @@
-"""What machines, networks and people do to the consumer in one schedule."""
+"""The events of one schedule of the consumer: crashes, pauses, outages, deploys, and what operators do.
+
+A method is the event of the same name in `consumer_plan.EVENTS`.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
 BETWEEN: Final = (1.0, 0.2, 4.0, 11.0, 31.0)  # seconds between two events
 PAUSES: Final = (LEASE * 0.5, LEASE * 0.9, LEASE + 1.0, LEASE * 2.5)
 DOWNTIMES: Final = (0.5, 5.0, 20.0, 70.0)
-MOST_WORKERS: Final = 5  # of a schedule, before deploys end: starting one takes long
+MOST_WORKERS: Final = 5  # with more workers in a schedule there is no further deploy: starting a worker is slow
 MOST_PAGES: Final = 1_073_741_823
 
 
 class Trouble:
-    """One event after the other, until the time that the plan allows is over; then everything is well again."""
+    """One event after the other, until the time in the plan is over. Then everything is repaired."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,7 +91,7 @@ class Trouble:
             self._after((0.1, 5.0), "replacement", partial(self.world.start_worker))
 
     def deploy(self) -> None:
-        """All workers are replaced, side by side with the old ones, with other settings."""
+        """New workers start with other settings, while the old ones are still stopping."""
         if len(self.world.workers) > MOST_WORKERS:
             return
         for worker in [worker for process, worker in self.world.workers.items() if process.alive]:
@@ -130,7 +133,7 @@ class Trouble:
         if isinstance(self.world.ledger, SqliteLedger):
             self.world.ledger._writer.connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
 
-    # Operators. Each of them is a process that may die half-way.
+    # Operators. Each of them is a process that may die before it has finished.
 
     def _operator(self, work: Callable[[Process, Client], None]) -> None:
         operator = Process(self.simulator, "operator")
@@ -147,13 +150,13 @@ class Trouble:
             self._after((0.01, 0.05, 0.3), "operator dies", partial(operator.kill))
 
     def move_task(self) -> None:
-        """SQS is told to move all dead-letter messages back."""
+        """An operator starts a move task: SQS itself moves all dead-letter messages back."""
         plan = self.world.plan
         params = {"SourceArn": arn(plan.dead_letters), "DestinationArn": arn(plan.queue)}
         self._operator(lambda _operator, client: _nothing(client.call("StartMessageMoveTask", params)))
 
     def redrive(self) -> None:
-        """Semel's own way: the copy first, then the delete."""
+        """Semel's own redrive: it sends the copy first, then deletes the message."""
         self._operator(partial(self._send_back, edited=False))
 
     def edit(self) -> None:
@@ -172,7 +175,7 @@ class Trouble:
                 dead_letters.delete([message.receipt])
 
     def drop(self) -> None:
-        """A dead-letter message is deleted; the operator keeps a copy."""
+        """An operator deletes a dead-letter message, and keeps a copy."""
         self._operator(self._delete_one)
 
     def _delete_one(self, _operator: Process, client: Client) -> None:
@@ -183,7 +186,7 @@ class Trouble:
             queue.delete([message.receipt])
 
     def restore(self) -> None:
-        """What was deleted is sent to its queue again."""
+        """An operator sends the messages that were dropped to their source queue again."""
         self._operator(self._send_copies)
 
     def _send_copies(self, _operator: Process, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""One simulated worker process: the real line of stages, each of them a task of the simulator."""
+"""One simulated worker process: the real line of stages, run by tasks of the simulator in place of threads."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from simulation.consumer_world import World
 
 SKEWS: Final = (0.0, 0.0, 0.0, 240.0, -240.0)
-AT_ONCE: Final = 3  # messages of one receive
-MOST_BEATS: Final = 50  # planned at a time
-CANCEL: Final = 2.0  # seconds that cancelled handlers have, as in `Runtime`
+AT_ONCE: Final = 3  # messages per receive
+MOST_BEATS: Final = 50  # entries that an idle heartbeat may still have in its plan
+CANCEL: Final = 2.0  # seconds that cancelled handlers have to end, as in `Runtime`
 
 
 @dataclasses.dataclass
 class StageTasks:
-    """The tasks of a stage: there are none while it has nothing to do."""
+    """The tasks of a stage. A stage that has nothing to do has none."""
 
     name: str
     run_once: Callable[[], bool]
@@ -42,7 +42,7 @@ class StageTasks:
 
 
 class Worker:
-    """Two tasks call handlers; each other stage has one, the heartbeat and the outbox too."""
+    """Two tasks call handlers. Every other stage has one task, and so have the heartbeat and the outbox."""
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
         self.world = world
@@ -55,8 +55,8 @@ class Worker:
         self._beat: Task | None = None
         self._receiver: Task | None = None
         self._outbox: tuple[OutboxDispatcher, Task] | None = None
-        self._may_be_woken = False  # the receiver waits, and is not in a call
-        self._awaited: tuple[Task, Callable[[], bool]] | None = None  # who waits for something to be over, and for what
+        self._may_be_woken = False  # whether the receiver is waiting, and not in a call
+        self._awaited: tuple[Task, Callable[[], bool]] | None = None  # a task that waits, and until when
         self._beat_at = 0.0
         self.stopping = self.receiving = False
         self.process.spawn("start", self._start)
@@ -78,7 +78,7 @@ class Worker:
             StageTasks("record", recorder.run_once, lambda: len(recorder.inbox._items) or len(recorder._again)),
         ]
         for stage in (consumer.claimer, consumer.dead_letter_sender, consumer.acknowledger, consumer.returner):
-            # They are asked after every step: each call that they do without counts.
+            # `is_ready` is called after every step, so it has to be fast.
             self._stages.append(StageTasks(stage.role, stage.run_once, stage.inbox._items.__len__))
         threads: Any = consumer.claimer._threads  # all stages have the same
         threads.join = self._join
@@ -109,13 +109,13 @@ class Worker:
     # The loops that threads would run.
 
     def _work_off(self, stage: StageTasks) -> None:
-        """Until there is nothing more to do; what the ledger could not take is tried again after a pause."""
+        """Run the stage until it has nothing to do. What the ledger could not take is tried again after a pause."""
         try:
             while stage.run_once():
                 pass
             if stage.is_ready():
                 self.simulator.sleep(0.5)
-        except CancelledError:  # a coroutine before its handler was called, at the end of the drain
+        except CancelledError:  # the drain ended after a coroutine had started, but before it called its handler
             self.process.note("a start is cancelled")
         finally:
             stage.running -= 1
@@ -123,7 +123,7 @@ class Worker:
     def _keep_beating(self) -> None:
         due = self.heartbeat._due
         while True:
-            self._beat_at = 0.0  # it is at work, and need not be woken
+            self._beat_at = 0.0  # the heartbeat is running and need not be woken
             while self.heartbeat.run_once():
                 pass
             self._beat_at = due[0][0] if due else float("inf")
@@ -160,7 +160,7 @@ class Worker:
         self._may_be_woken = False
 
     def wait(self, seconds: float) -> None:
-        """What the receiver waits with where it must not poll."""
+        """Called by the real receiver when it must not poll yet."""
         self.simulator.sleep(max(0.01, seconds))
 
     def _dispatch(self, outbox: OutboxDispatcher) -> None:
@@ -185,7 +185,7 @@ class Worker:
     # The end.
 
     def stop(self, drain: float) -> None:
-        """As on SIGTERM: what was not started is returned, what is started has `drain` seconds to come to its end."""
+        """As on SIGTERM: messages that were not started are returned; running handlers get `drain` seconds to end."""
         if self.stopping:
             return
         self.process.note("stops")
@@ -196,7 +196,7 @@ class Worker:
         self.process.spawn("finish", partial(self._finish, self.consumer, drain))
 
     def _finish(self, consumer: QueueConsumer, drain: float) -> None:
-        """What `Runtime.finish` does, step by step, with the real stages; only its waiting is in virtual time."""
+        """The steps of `Runtime.finish`, with the real stages. Only the waiting is in virtual time."""
         simulator, ends = self.simulator, self.simulator.now + drain
         consumer.stop_receiving()
         if self._may_be_woken and self._receiver is not None:
@@ -220,7 +220,7 @@ class Worker:
         self.process.kill()
 
     def _join(self, role: str, deadline: float) -> None:
-        """In place of waiting for the threads of a stage."""
+        """Replaces the join of a stage's threads."""
         if role == "receive":
             self._sleep_while(lambda: self._receiver in self.process.tasks, deadline)
         else:
@@ -230,7 +230,7 @@ class Worker:
     def _sleep_while(self, busy: Callable[[], bool], deadline: float) -> None:
         while busy() and self.simulator.now < deadline:
             self._awaited = self.simulator.task, busy
-            self.simulator.sleep(deadline - self.simulator.now)  # or until `after_step` sees that it is over
+            self.simulator.sleep(deadline - self.simulator.now)  # `after_step` wakes this task when `busy` is false
         self._awaited = None
 
     def _left_behind(self, consumer: QueueConsumer) -> list[str]:
@@ -251,7 +251,7 @@ class Worker:
         return not (self.receiving or at_work or consumer.in_flight.deliveries)
 
     def leftovers(self) -> dict[str, int]:
-        """What it has not given back, although it has nothing to do."""
+        """Slots, keys and so on that this worker still has, although it is idle."""
         consumer = self.consumer
         if consumer is None or not self.process.alive:
             return {}
@@ -266,7 +266,7 @@ class Worker:
 
 @cache
 def resolved(queue: str, batch: bool, options: tuple[tuple[str, Any], ...], redrive_policy: str) -> Settings:
-    """As an app resolves them, once for each combination: it takes as long as a tenth of a schedule."""
+    """Settings resolved as an app does. Cached, because resolving takes a tenth of the time of a schedule."""
     handler = {"concurrency": 1, "size": 3} if batch else {"concurrency": 2}
     return resolve(
         queue=queue,
@@ -280,7 +280,7 @@ def resolved(queue: str, batch: bool, options: tuple[tuple[str, Any], ...], redr
 
 @cache
 def app_of(queue: str, transactional: bool, batch: bool, asynchronous: bool) -> App:
-    """An app whose handler has the right signature; each worker puts its own function in its place."""
+    """An app whose handler has the right signature. Each worker replaces the handler's function by its own."""
     app = App()
     options: dict[str, Any] = {"key": "$.id", "concurrency": 2}
     register: Any = partial(app.batch_handler, size=3) if batch else app.handler

@@ -1,7 +1,8 @@
-"""A producer, a queue, a ledger and workers, everything that can happen to them, and what must hold all the same.
+"""The world of the consumer: a producer, a queue, a ledger, workers and trouble, and the promises that must hold.
 
 The engine, the ledger and the line of stages are the real ones. A worker's stages run as tasks of the simulator, so
-that another stage, another worker or a fault comes between any two calls.
+another stage, another worker or a fault can come between any two calls. Read `World.run` first. Some promises are
+checked at every call (`_on_request`, `_on_call`, and `ledger.Observer`), the others at the end (`_check_end`).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from simulation.search import Outcome
 from simulation.simulator import Process, Simulator
 from simulation.virtual_asyncio import Pause, VirtualAsyncio, in_virtual_time
 
-SILENT: Final = logging.CRITICAL + 1  # every lost answer would be a line
+SILENT: Final = logging.CRITICAL + 1  # every lost answer would be logged
 CALM: Final = 7_200.0  # seconds after the last fault by which everything must have come to rest
 LEDGER_SKEWS: Final = (0.0, 0.0, 170.0, -170.0)
 RESENT_AFTER: Final = (0.0, 1.0, 45.0, 299.0, 301.0)
 DEDUP_WINDOW: Final = 300.0
-# What a handler does before its effect: it takes so many seconds, or ends without one.
+# What a handler does before its effect: it takes this many seconds, or ends without an effect.
 BEHAVIOUR: Final = (0.001, 0.001, 0.001, 0.02, 1.0, 8.0, 33.0, 70.0, "fail", "fail", "retry", "reject", "skip")
 
 
@@ -60,7 +61,7 @@ def _empty_ledger() -> bytes:
 
 
 def _opened(path: str, _synchronous: str, _timeout: float) -> Connection:
-    """A copy of an empty ledger: to make its tables takes as long as a tenth of a schedule."""
+    """A copy of an empty ledger, because creating its tables takes a tenth of the time of a schedule."""
     connection = Connection(path, isolation_level=None, check_same_thread=False, timeout=0)
     connection.deserialize(_empty_ledger())
     return connection
@@ -73,13 +74,13 @@ def in_sqlite(clock: Callable[[], float]) -> Ledger:
         ledger = SqliteLedger(":memory:", clock=clock)
     finally:
         _ledger_module.opened = real
-    ledger._writer._combiner._gathers = False  # nobody else comes at the same time
+    ledger._writer._combiner._gathers = False  # there are no concurrent calls to wait for
     return ledger
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where the ledger is. `table` and `value`: the handler's own table, and how a value is written in its SQL."""
+    """The store of the ledger. `table` is the handler's own table, `value` the placeholder of its SQL dialect."""
 
     open: Callable[[Callable[[], float]], Ledger] = in_sqlite
     transactions: bool = True
@@ -88,7 +89,7 @@ class Store:
 
 
 class World:
-    """`asynchronous`: whether its handlers are."""
+    """`asynchronous`: whether the handlers are async."""
 
     def __init__(self, choices: Choices, store: Store, *, asynchronous: bool = False) -> None:
         self.choices = choices
@@ -108,7 +109,7 @@ class World:
         self.ledger_faults = CallFaults(choices, LEDGER_FAULTS)
         self.observer = Observer(self.simulator, lambda: self.simulator.now + skew, self._on_ledger)
         self.workers: dict[Process, Worker] = {}
-        # A message that needs a page of its own, where there may be none.
+        # Makes each message need a page of its own, so that a full disk has an effect.
         self._padding = "x" * 2_500 if "broker disk full" in self.plan.events else ""
         self.calm = False
         self.at_rest = self._all_is_sent = False
@@ -118,13 +119,13 @@ class World:
         self.skipped: set[str] = set()  # keys whose handler had nothing to do
         self.calls: Counter[tuple[str, int]] = Counter()  # of the handler, by key and fence
         self._dead: set[str] = set()  # keys of the messages in the dead-letter queue
-        self._dead_state = (0, 0)  # of the dead-letter queue: messages that ever came, and that are there
+        self._dead_state = (0, 0)  # of the dead-letter queue: messages that ever arrived, and those that are there now
         self.counts: Counter[str] = Counter()
         self._keys: dict[str, str] = {}  # by receipt handle
         self._beating: set[tuple[Process, str]] = set()  # receipt handles whose visibility is being extended
-        self._given_up: set[tuple[Process, str]] = set()  # receipt handles that a worker has deleted or returned by
-        self._messages: set[str] = set()  # ids of what operators have sent
-        self._dedup: dict[str, tuple[float, str]] = {}  # when a dedup id was taken, and for which message
+        self._given_up: set[tuple[Process, str]] = set()  # receipt handles with which a worker has deleted or returned
+        self._messages: set[str] = set()  # ids of the messages that operators have sent
+        self._dedup: dict[str, tuple[float, str]] = {}  # deduplication ids: when they were used, for which message
 
     def run(self) -> None:
         if self.plan.transactional:
@@ -153,7 +154,7 @@ class World:
             workers = [worker for process, worker in self.workers.items() if process.alive]
             if (
                 self.calm
-                and (self._all_is_sent or not self.plan.fifo)  # a FIFO queue still knows what is sent again
+                and (self._all_is_sent or not self.plan.fifo)  # a FIFO queue must still deduplicate what is sent again
                 and not any(self.broker.counts(self.plan.queue))
                 and all(worker.is_idle for worker in workers)
                 and not (self.plan.sends and self.ledger.count_outgoing())
@@ -168,7 +169,7 @@ class World:
     # The producer.
 
     def _produce(self, producer: Process) -> None:
-        """Each key once, some twice; what is not answered is sent again, as a careful producer does."""
+        """Send each key once, and some twice. A send without an answer is repeated, as a careful producer does."""
         queue = self.broker.client(producer).queue(self.plan.queue)
         queue.set_url(url(self.plan.queue))
         for number in range(self.plan.keys):
@@ -196,7 +197,7 @@ class World:
             self.simulator.sleep(seconds)
 
     async def handle_async(self, worker: Worker, message: Any, ctx: Context | None = None) -> None:
-        """Some handlers go on when they are cancelled, and some raise what only a cancel should."""
+        """Some handlers continue when they are cancelled, and some raise CancelledError without being cancelled."""
         for seconds in self._work(worker, message, ctx, None):
             try:
                 await Pause(seconds)
@@ -209,7 +210,7 @@ class World:
                 raise CancelledError
 
     def _work(self, worker: Worker, message: Any, ctx: Context | None, tx: Transaction | None) -> Iterator[float]:
-        """What the handler does; the seconds that pass meanwhile."""
+        """What the handler does. Yields the seconds that its work takes."""
         items: list[tuple[str, int, Any]]
         if ctx is None and self.plan.batch:
             items = [(item.value["id"], item.fence, item) for item in message]
@@ -229,13 +230,13 @@ class World:
             self.observer.finished.update(done)
 
     def _behave(self, items: list[tuple[str, int, Any]]) -> Iterator[float]:
-        """Before the effect: time passes, or it fails."""
+        """Before the effect: time passes, or the handler fails."""
         choices = self.choices
         put_off: set[str] = set()  # groups
         for key, _, item in items:
             group = self.plan.group(key)
             if group and group in put_off:
-                item.retry()  # as a handler without a transaction must
+                item.retry()  # without a transaction, the rest of its group must be put off, too
             elif item is not None and choices.chance(0.1):
                 if choices.below(2):
                     item.reject("not good")
@@ -260,7 +261,7 @@ class World:
                 raise Skip("nothing to do")
 
     def _freeze(self, worker: Worker) -> Iterator[float]:
-        """Its process stands still in the middle of the work, past its lease perhaps, and goes on."""
+        """The worker's process stands still in the middle of the work, perhaps until after its lease, and continues."""
         if "pause worker" in self.plan.events and not self.calm and self.choices.chance(0.15):
             worker.process.pause(self.choices.one_of(PAUSES))
             yield 0.001
@@ -299,7 +300,7 @@ class World:
     def _on_call(self, operation: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
         if operation == "StartMessageMoveTask":
             for message in self.broker.messages(self.plan.dead_letters):
-                if message["State"] == "visible":  # it is sent again; what an operator has received is not
+                if message["State"] == "visible":  # the task moves these, but not those that an operator has received
                     self.log(EventKind.SEND, self.key_of(message["Body"]))
         queue = params.get("QueueUrl", "").rpartition("/")[2]
         if queue == self.plan.queue:
@@ -327,14 +328,14 @@ class World:
             self.log(EventKind.DELIVER, key, message=message["MessageId"])
 
     def _look_at_dead_letters(self) -> None:
-        """Workers send messages there, SQS moves some there by itself, and operators take them out."""
+        """Workers send messages there, SQS itself moves some there, and operators take them out."""
         now = {self.key_of(message["Body"]) for message in self.broker.messages(self.plan.dead_letters)}
         for key in sorted(now - self._dead):
             self.log(EventKind.DEAD_LETTER, key)
         self._dead = now
 
     def _sent(self, key: str, message: str) -> None:
-        """A dedup id that was taken within the last five minutes means the same message, and later a new one."""
+        """A deduplication id that is used again within five minutes means the same message; after that, a new one."""
         if self.plan.fifo:
             taken_at, known = self._dedup.get(key, (0.0, ""))
             now = self.broker.now() / 1000
@@ -346,7 +347,7 @@ class World:
         self.log(EventKind.SEND, key, message=message)
 
     def _sent_back(self, params: dict[str, Any], answer: dict[str, Any]) -> None:
-        """By an operator. A FIFO queue recognises a second sending, and takes no new message then."""
+        """An operator has sent messages. A FIFO queue recognises a second send and adds no new message."""
         bodies = {entry["Id"]: entry["MessageBody"] for entry in params["Entries"]}
         for entry in answer.get("Successful", ()):
             if entry["MessageId"] not in self._messages:
@@ -377,7 +378,7 @@ class World:
                 self.log(EventKind.EFFECT, key)
         for key in sorted(self._dead):
             self.log(EventKind.PRESENT, key)
-        for key in sorted(self.skipped):  # also what was sent again afterwards
+        for key in sorted(self.skipped):  # once more, for keys that were sent again after the skip
             self.log(EventKind.REFUSE, key, detail="skipped")
         mode: Literal["exactly-once", "at-least-once"] = "exactly-once" if self.plan.transactional else "at-least-once"
         verdict = check(self.history, effects=mode, delete_after="record", logged=EventKind)
@@ -390,7 +391,7 @@ class World:
             self._check_outbox()
 
     def _check_outbox(self) -> None:
-        """What a transaction has sent left, if and only if it committed; in the order of its group."""
+        """Messages of a transaction were sent if and only if it committed, and in the order of their group."""
         left = list(dict.fromkeys(self.key_of(m["Body"]) for m in self.broker.messages(self.plan.receipts)))
         if set(left) != set(self.effects):
             self.simulator.violate("outbox", f"effects of {self.effects}, but messages for {left}")
@@ -407,7 +408,7 @@ def consumer_world(
     world = World(choices, store, asynchronous=asynchronous)
     logger = logging.getLogger("semel")
     level = logger.level
-    if level != SILENT:  # to set it takes a while
+    if level != SILENT:  # setting it is slow
         logger.setLevel(SILENT)
     try:
         with nullcontext() if world.asyncio is None else in_virtual_time(world.asyncio):

@@ -1,7 +1,6 @@
 """What can go wrong in one schedule, and how often.
 
-Each schedule has its own selection of faults: some have none of a kind, so that others can be seen alone, and some have
-a kind in plenty.
+Each schedule has its own selection of kinds of faults. So some schedules lack a kind, and show the others alone.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from typing import Final
 
 from simulation.choices import Choices
 
-# What can happen to one request. Its share of 1,000 requests, where a schedule has this fault.
+# What can happen to a request, and to how many of 1,000 requests it happens in a schedule that has this fault.
 CALL_FAULTS: Final = {
     "lost request": 30,
     "lost answer": 40,
     "slow request": 25,
     "slow answer": 25,
-    "repeated request": 15,  # the network delivers it twice, the second time later
-    "refused": 25,  # by the service: throttled, or out of order
+    "repeated request": 15,  # the network delivers it twice, the second time late
+    "refused": 25,  # by the service: throttled, or an internal failure
     "failed entry": 60,  # one of a batch
 }
 # What can happen to a receive or a delete inside SQS.
@@ -27,7 +26,7 @@ SLOW: Final = (2.0, 9.0, 25.0, 45.0)
 
 
 class CallFaults:
-    """Faults of the calls to one service, which a schedule may switch off when its trouble ends."""
+    """The faults of calls to one service. A schedule switches them off when its trouble ends."""
 
     def __init__(self, choices: Choices, names: dict[str, int], probability: float = 0.4) -> None:
         self._choices = choices
@@ -45,7 +44,7 @@ class CallFaults:
         return self._table[1_000 - at] if 0 < 1_000 - at < len(self._table) else ""
 
     def delays(self) -> tuple[float, float]:
-        """How long a request and its answer are under way."""
+        """How long the request and its answer take to arrive."""
         both = self._choices.below(64)
         return DELAYS[both & 7], DELAYS[both >> 3]
 

@@ -1,7 +1,7 @@
 """A real ledger behind a simulated network, and an observer that checks every answer of it.
 
-The observer is the ledger's contract from outside: fences only grow, a key has one holder at a time, no record by a
-holder that has been superseded, and what is recorded is never won again.
+The observer checks the ledger's contract from outside: fences only grow, a key has one holder at a time, a superseded
+holder can record nothing, and a key that is done is never won again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from simulation.simulator import Process, Simulator
 T = TypeVar("T")
 
 LEDGER_FAULTS: Final = {"lost request": 30, "lost answer": 40, "slow request": 20, "slow answer": 20}
-TIMEOUT: Final = 5.0  # seconds until a store counts as unreachable
+TIMEOUT: Final = 5.0  # seconds without an answer after which the store counts as unreachable
 
 
 @dataclass
 class Holding:
-    """What the observer knows of a key."""
+    """What the observer knows about a key."""
 
     fence: int = 0
     claimant: str = ""
@@ -113,7 +113,7 @@ class Observer:
 
 
 class SimulatedLedger(Ledger):
-    """One process's connection to the store that all of them share."""
+    """One process's connection to the store that all processes share."""
 
     def __init__(
         self, ledger: Ledger, observer: Observer, process: Process, faults: CallFaults, outage: Outage
@@ -128,7 +128,7 @@ class SimulatedLedger(Ledger):
         self.clock = ledger.clock
 
     def _call(self, name: str, work: Callable[[], T], timeout: float | None = None) -> T:
-        """The request, the work of the store, the answer; each of them may be lost or late."""
+        """Send the request, let the store do its work, return the answer. Request and answer may be lost or late."""
         faults, simulator = self._faults, self._observer.simulator
         patience = TIMEOUT if timeout is None else min(timeout, TIMEOUT)
         there, back = faults.delays()
@@ -223,7 +223,7 @@ class SimulatedLedger(Ledger):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Between its first statement and its end nothing else happens, as the store itself sees to."""
+        """Nothing else happens between its first statement and its end: the store itself sees to that."""
         faults, simulator = self._faults, self._observer.simulator
         there, back = faults.delays()
         simulator.sleep(there)
@@ -266,7 +266,7 @@ class _Undone(Exception):
 
 
 class WatchedTransaction:
-    """A transaction whose records are known once it has committed."""
+    """A transaction that keeps its records, which the observer is shown after the commit."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx

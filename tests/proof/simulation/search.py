@@ -1,4 +1,4 @@
-"""Runs a world with many seeds, and makes the smallest schedule that it can of one that breaks a promise."""
+"""Runs a world with many seeds, and shrinks a schedule that breaks a promise as far as it can."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHRINK_SECONDS: Final = 30.0
 
 @dataclass
 class Outcome:
-    """What came of one schedule. `facts` are counters of what happened in it: crashes, duplicates and so on."""
+    """The result of one schedule. `facts` count what happened in it: crashes, duplicates and so on."""
 
     timeline: list[tuple[Any, ...]]
     violations: list[Violation]
@@ -51,7 +51,7 @@ class Failure:
 
 
 def first_failure(world: World, seeds: Iterable[int | str]) -> tuple[int, int | str, Outcome] | None:
-    """How many schedules it took, the seed, and what came of it."""
+    """The number of schedules that were run, the failing seed, and its outcome."""
     for number, seed in enumerate(seeds, 1):
         outcome = world(Choices(seed))
         if outcome.violations:
@@ -60,7 +60,7 @@ def first_failure(world: World, seeds: Iterable[int | str]) -> tuple[int, int | 
 
 
 def shrink(world: World, outcome: Outcome, seconds: float = SHRINK_SECONDS) -> Outcome:
-    """A shorter schedule with the same kind of violation: chunks of choices are left out or made ordinary."""
+    """A shorter schedule with the same kind of violation: chunks of choices are left out or set to 0."""
     kind = outcome.violations[0].kind
     ends = time.monotonic() + seconds
     best = outcome

@@ -1,8 +1,8 @@
 """Processes and tasks in virtual time, one step at a time, on one thread.
 
-A task is a greenlet: it runs real code until that calls something that takes time, and goes on when the time has come.
-Which task is next follows from the delays alone, and those come from the seed. A process can be paused, as by SIGSTOP,
-and killed, as by SIGKILL: from then on none of its calls reaches anything.
+A task is a greenlet: it runs real code until that code calls something that takes time, and continues when that time
+has passed. The delays alone decide which task runs next, and they come from the seed. A process can be paused, as by
+SIGSTOP, and killed, as by SIGKILL: from then on, none of its calls has any effect.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from greenlet import getcurrent, greenlet
 from semel.user_exceptions import Killed
 from simulation.choices import Choices
 
-START: Final = 1_800_000_000.0  # when every simulation begins
+START: Final = 1_800_000_000.0  # the Unix time at which every simulation begins
 
 
 class Violation(AssertionError):
-    """A promise was broken. `kind` is what a shrunk schedule must still show."""
+    """A promise was broken. A shrunk schedule must still show a violation of the same `kind`."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)
@@ -39,7 +39,7 @@ class Task:
         self.process = process
         self.name = name
         self.greenlet = greenlet(run)
-        self.due = 0  # the number of its entry in the plan; older entries do not count
+        self.due = 0  # the number of its newest entry in the plan; older entries are ignored
 
 
 class Process:
@@ -70,7 +70,7 @@ class Process:
         self.simulator.note(self.name, *what)
 
     def pause(self, seconds: float) -> None:
-        """It does nothing for so long, and does not know it."""
+        """The process stands still for this long, without noticing it."""
         self.note("paused for", seconds, "s")
         self.paused_until = self.simulator.now + seconds
 
@@ -94,7 +94,7 @@ class Process:
 
 
 class Simulator:
-    """`timeline` has what happened: the time, who, and what, as a tuple that is put together only if somebody reads."""
+    """`timeline` is what happened: tuples of time, actor and details, made into text only if somebody reads them."""
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
@@ -113,9 +113,9 @@ class Simulator:
     # For tasks.
 
     def sleep(self, seconds: float) -> None:
-        """The task that calls this goes on after so long, if its process still lives."""
+        """Suspend the calling task for this long. Raises Killed if its process was killed meanwhile."""
         task = self._current
-        if task is None:  # nobody's: what is prepared before the simulation runs
+        if task is None:  # not called by a task, but while the simulation is being prepared
             self.now += seconds
             return
         process, due, plan = task.process, self.now + seconds, self._plan
@@ -128,7 +128,7 @@ class Simulator:
             and not self.violations
             and self.after_step is None
             and not self._done()
-        ):  # the loop would come back to this task, and do nothing else before
+        ):  # this task is the next one anyway: skip the way through the loop
             self.steps += 1
             task.due = self._entries = self._entries + 1
             self.now = due
@@ -139,7 +139,7 @@ class Simulator:
             raise Killed
 
     def wake(self, task: Task, after: float = 0.0) -> None:
-        """The task runs at that time at the latest; a later entry for it does not count any more."""
+        """Plan the task to run `after` seconds from now, instead of when it was planned before."""
         self._entries += 1
         task.due = self._entries
         heapq.heappush(self._plan, (self.now + after, self._entries, task))
@@ -155,7 +155,7 @@ class Simulator:
 
     @property
     def task(self) -> Task:
-        """The one that runs."""
+        """The running task."""
         assert self._current is not None
         return self._current
 
@@ -169,7 +169,7 @@ class Simulator:
     # The loop.
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Carry out all that is due before `until`; `done` is asked after each step."""
+        """Carry out everything that is due until `until`, or until `done`, which is called after each step, is true."""
         self._hub, self._until, self._done = getcurrent(), until, done
         plan = self._plan
         while plan and plan[0][0] <= until and not self.violations:
@@ -207,7 +207,7 @@ class Simulator:
             self.after_step(task.process)
 
     def close(self) -> None:
-        """Nothing of this simulation runs any more."""
+        """Kill all processes of this simulation."""
         for process in {id(task.process): task.process for _, _, task in self._plan}.values():
             process.kill()
 

@@ -1,4 +1,4 @@
-"""What must hold in every history of the Spark source, and what is excused because nobody promised it."""
+"""What must hold in every schedule of the Spark source, and which keys are excused because nothing was promised."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from simulation.spark_driver import Driver
     from simulation.spark_world import SparkWorld
 
-MOST_FILES = 8  # of a log at rest: its identity, what is committed, unconfirmed deletes, a batch that has nothing
+MOST_FILES = 8  # in a log at rest: its identity, the last commits, unconfirmed deletes, a batch without messages
 
 
 class Checks:
-    """Keys stand for messages. `excused`: they may be lost or doubled, as somebody has destroyed what held them.
-    `late`: their segment was put by a process that stood still in the instant before its seal, or a request
-    has returned them to the queue so late that another task had them, as a process or the network stood still."""
+    """Keys stand for messages. `excused` keys may be lost or doubled, because somebody has destroyed what held them.
+    `late` keys may be doubled, because a process or the network stood still: their segment was written after their
+    visibility timeout had ended, or a late request returned them to the queue when another task had received them."""
 
     def __init__(self, world: SparkWorld) -> None:
         self.world = world
         self.accepted: set[str] = set()
-        self.history: list[HistoryEvent] = []  # for `semel verify`, which judges what is lost or doubled at the end
+        self.history: list[HistoryEvent] = []  # for `semel.verify`, which finds lost and doubled keys at the end
         self.excused: set[str] = set()
         self.lost_segments: set[str] = set()  # keys in segments that somebody has removed
         self.late: set[str] = set()
-        self.older = False  # an older copy of the log was restored: what came later may come again
+        self.older = False  # an older copy of the log was restored: later messages may come again
         self.committed: Counter[str] = Counter()
         self.handled: Counter[str] = Counter()  # by the rival consumer
-        self.tried: set[str] = set()  # the rival has tried to record these
+        self.tried: set[str] = set()  # keys that the rival has tried to record
         self.in_queue: defaultdict[str, set[str]] = defaultdict(set)  # ids by key
         self._keys: dict[str, str] = {}  # by receipt handle
-        self._ids: dict[str, str] = {}  # the same
-        self._hidden: dict[str, float] = {}  # by receipt handle: until when
+        self._ids: dict[str, str] = {}  # message ids by receipt handle
+        self._hidden: dict[str, float] = {}  # until when a message is hidden, by receipt handle
         self._newest: dict[str, str] = {}  # receipt handles by message id
         self._deleted_once: set[str] = set()  # message ids
         self._sealed_by: defaultdict[SparkProcess, set[str]] = defaultdict(set)  # keys
@@ -76,8 +76,8 @@ class Checks:
                     self._deleted(self._keys[entry["ReceiptHandle"]], self._ids[entry["ReceiptHandle"]])
 
     def _deleted(self, key: str, message_id: str) -> None:
-        """A message is deleted only when what holds it is kept, or another message with its key. What SQS has said it
-        has deleted, and delivers again, may be deleted again."""
+        """A message may be deleted only if a segment or a table has its key, or another message with this key is in the
+        queue. If SQS delivers a message again whose delete it had confirmed, it may be deleted again."""
         world = self.world
         again = message_id in self._deleted_once
         self._deleted_once.add(message_id)
@@ -97,7 +97,7 @@ class Checks:
             world.simulator.violate("deleted before it was committed", f"{key}, by {process.name}")
 
     def on_create(self, process: SparkProcess, name: str, data: bytes) -> None:
-        """A message is sealed only while it is surely hidden."""
+        """A message may be sealed only while it is certainly hidden, for the margin longer."""
         world = self.world
         if not name.endswith(".seg"):
             return
@@ -130,8 +130,8 @@ class Checks:
                 self.world.simulator.violate("doubled", f"{key} is in the tables twice, now in {table}")
 
     def on_older_copy(self) -> None:
-        """The log is replaced by an older copy: what was sealed in it, also by tasks that are still at work, is
-        excused."""
+        """The log is replaced by an older copy. Everything sealed in the newer one is excused, also what tasks that are
+        still running have sealed."""
         self.older = True
         self.excused.update(*self.world.bucket.sealed.values())
         self.excused.update(*(keys for process, keys in self._sealed_by.items() if process.alive))
@@ -143,16 +143,16 @@ class Checks:
         return {(broker.names[message["MessageId"]], message["ReceivesInThisQueue"]) for message in messages}
 
     def on_all_available(self, driver: Driver) -> None:
-        """An AvailableNow query ends: nothing that was there when it began was there all the time."""
+        """An AvailableNow query ends: no message may have been visible from its start until now."""
         world = self.world
         world.facts["available now"] += 1
-        if world.plan.fifo or world.plan.ledger:  # a group may be in flight; SQS may not show everything
+        if world.plan.fifo or world.plan.ledger:  # a group may be in flight; a receive may not find all messages
             return
         if left := sorted(key for key, _ in driver.available & self.visible()):
             world.simulator.violate("left", f"{left} were there when {driver.process.name} began, and still are")
 
     def rejects_again(self, batch: int | None) -> None:
-        """What a reset has said that it will repeat."""
+        """A reset has announced that it writes the rejects of this batch again; None: those of all batches."""
         prefix = "" if batch is None else f"{SEGMENTS}{folder(batch)}/"
         for name, keys in self.world.bucket.sealed.items():
             if name.startswith(prefix):
@@ -167,11 +167,11 @@ class Checks:
         if self.handled[key] + self.committed[key] > 1 and key not in self.excused and not self.older:
             self.world.simulator.violate("doubled", f"{key} is handled by the rival, too")
 
-    # At the end, when all faults are over and everything had time.
+    # At the end, long after the last fault.
 
     def at_end(self) -> None:
         world = self.world
-        if self.older and world.reset_refused:  # late requests of the newer log have landed in its older copy
+        if self.older and world.reset_refused:  # late requests for the newer log have changed its older copy
             return
         for key in sorted(self.accepted):
             where = "" if self.committed[key] or key in self.excused else self._whereabouts(key)
@@ -195,7 +195,7 @@ class Checks:
                 self.world.simulator.violate(finding.kind, finding.text)
 
     def _is_rivals(self, key: str) -> bool:
-        """Its answer was lost, but the record was made."""
+        """Whether the rival has recorded this key, but did not get the answer."""
         return key in self.tried and world_status(self.world, key) is Status.DONE
 
     def _whereabouts(self, key: str) -> str:
@@ -203,8 +203,8 @@ class Checks:
         return names[0] if names else "the queue" if key in self.world.keys_in_queue() else ""
 
     def _check_bounds(self) -> None:
-        """What is committed is dropped; what stays does not grow. Late attempts may leave a file of a committed batch:
-        the next start drops it."""
+        """Committed segments are dropped, so the log does not grow. Late attempts may leave files of a committed batch,
+        which the next start drops."""
         files = [name.removeprefix(SEGMENTS) for name in self.world.bucket.names(SEGMENTS)]
         committed = folder(max((int(name[8:18]) for name in files if name.startswith("commits/")), default=0))
         segments = [name for name in files if name.endswith((".seg", ".ack"))]

@@ -1,4 +1,4 @@
-"""The connections of a driver or a task to SQS and the ledger: at each call its process may die or stand still."""
+"""The connections of drivers and tasks to SQS and the ledger. At each call, the process may die or stand still."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LATE_MORE_OFTEN: Final = ("DeleteMessageBatch", "ChangeMessageVisibilityBatch")
 
 
 class SparkBroker(SimulatedBroker):
-    """`forgetful`: a delete with a receipt that is not the newest of its message is answered like any other and changes
-    nothing, which is what SQS says of itself. Else it deletes, as it does in the SQS in the box."""
+    """`forgetful`: a delete with a receipt handle that is not the newest of its message succeeds and deletes nothing,
+    as SQS documents it. Otherwise it deletes the message, as Semel's broker does."""
 
     def __init__(self, simulator: Simulator, queues: Queues, seed: int, *, forgetful: bool) -> None:
         super().__init__(simulator, queues, seed)
@@ -59,8 +59,7 @@ class SparkClient(SimulatedClient):
         self._mortal, self._perils = process, perils
 
     def perform(self, operation: str, body: bytes, **options: Any) -> dict[str, Any]:
-        """Deletes and heartbeats fail or come late more often than other calls: what is not surely deleted must be
-        recognised."""
+        """Deletes and heartbeats fail or come late more often than other calls, to test unconfirmed deletes."""
         if operation in LATE_MORE_OFTEN and self._perils.delete_faults.next():
             late = self._simulator.choices.one_of((0.0, 15.0, 50.0, 130.0))
             self._simulator.sleep(late)
@@ -82,7 +81,7 @@ class SparkClient(SimulatedClient):
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, signed: bool = True, timeout: float | None = None
     ) -> Answer:
-        """SQS says what time it is, in whole seconds, when the request arrives."""
+        """The answer has SQS's time in its Date header: the second in which the request arrived."""
         del body, signed
         assert timeout is not None
         peril = self._perils.before(self._mortal)

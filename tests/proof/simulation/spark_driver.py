@@ -1,8 +1,8 @@
-"""A driver as Spark's contract has it, and the attempts of tasks that it starts.
+"""A simulated Spark driver, which keeps Spark's contract with a source and a sink, and its attempts of tasks.
 
 A batch is planned, logged, run and committed; after a crash the logged batch is run again with the same offsets. Tasks
-are tried up to four times; a slow one gets a twin, and of two results the first counts. Planner, tasks, log, batches
-and checkpoint are the real ones.
+are tried up to four times. A slow task gets a second attempt beside the first (a twin, Spark's speculative execution),
+and the first result counts. Planner, tasks, log, batches and checkpoint are the real ones.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from simulation.spark_world import SparkWorld
 
 TRIES: Final = 4
-NOTICED: Final = (0.0, 5.0, 130.0)  # seconds until Spark has noticed that an executor is gone
-TWIN_AFTER: Final = (400.0, 30.0, 5.0)  # seconds after which a task that runs gets a twin
+NOTICED: Final = (0.0, 5.0, 130.0)  # seconds until Spark notices that an executor is gone
+TWIN_AFTER: Final = (400.0, 30.0, 5.0)  # seconds after which a running task gets a twin
 SLOTS: Final = 2
-ROWS: Final = 3  # of a batch: rows that a task may receive
+ROWS: Final = 3  # rows of a batch that a task may receive
 
 
 class JobFailed(SemelError):
-    """A task has failed four times, or Spark does not understand its progress."""
+    """A task has failed four times, or Spark's files of progress contradict each other."""
 
 
 @dataclass
@@ -52,11 +52,11 @@ class Attempt:
     began: float
     outcome: Outcome | None = None
     error: SemelError | None = None
-    ended: float | None = None  # when the driver could see that it is gone
+    ended: float | None = None  # when the driver notices that it is gone
 
 
 class Driver:
-    """One start of a pipeline. `error` is why it has stopped, if it was not killed."""
+    """One run of a pipeline. `error` is why it stopped, if it was not killed."""
 
     def __init__(self, world: SparkWorld, name: str) -> None:
         self.world = world
@@ -68,7 +68,7 @@ class Driver:
         self.idle = False
         self.started_calm = world.calm
         self.started_alone = not any(other.running for other in world.drivers)
-        self.available: set[tuple[str, int]] = set()  # what was there when it began, if it is to end with that
+        self.available: set[tuple[str, int]] = set()  # with `available_now`: messages visible at the start
         self.available_now = world.plan.available_now and bool(world.choices.below(2))
         self.planner: Planner | None = None
         self.attempts: list[Attempt] = []
@@ -133,7 +133,7 @@ class Driver:
         self.process.kill()
 
     def opened(self, checkpoint: Checkpoint, log: SegmentLog, sinks: tuple[SimulatedSink, SimulatedSink]) -> Record:
-        """As a run does before it starts Spark."""
+        """What a real run does before it starts Spark."""
         record = checkpoint.record()
         if record is None:
             record = checkpoint.fresh({})
@@ -145,7 +145,7 @@ class Driver:
     # What Spark does.
 
     def progress(self, store: Any) -> tuple[dict[int, Offset], int]:
-        """The offsets that were written down, and the number of the next batch to run."""
+        """The offsets in the checkpoint, and the number of the next batch to run."""
         offsets, commits = store.names("query/offsets"), store.names("query/commits")
         known: dict[int, Offset] = {numbered(name): json.loads(store.read(name) or b"null") for name in offsets}
         latest = max(known, default=-1)
@@ -183,8 +183,8 @@ class Driver:
         self.idle = True
 
     def write_down(self, store: Any, name: str, data: bytes) -> None:
-        """Spark looks whether the file is there, and writes it if not. In a bucket, these are two steps, and another
-        driver may come in between."""
+        """Spark checks whether the file exists, and writes it if not. In a bucket these are two steps, and another
+        driver may write in between."""
         if store.read(name) is not None:
             raise JobFailed(f"{name}: multiple streaming jobs detected")
         self.world.perils.slow_plan(self.process)
@@ -192,7 +192,7 @@ class Driver:
 
 
 class Job:
-    """What a DataFrame is to the batches: it is planned when it is run."""
+    """Takes the place of a micro-batch's DataFrame, which is planned when it is run."""
 
     def __init__(self, driver: Driver, planner: Planner, start: Offset, end: Offset) -> None:
         self.driver, self.planner, self.start, self.end = driver, planner, start, end
@@ -215,12 +215,12 @@ class Job:
             for attempt in list(running):
                 self.look_at(attempt, running, waiting, outcomes, failures)
             self.add_twins(running, outcomes, task)
-        for attempt in running:  # losers
+        for attempt in running:  # attempts whose task has ended in another attempt
             self.world.leave(attempt.process)
         return [outcomes[number] for number in sorted(outcomes)]
 
     def patience(self, running: list[Attempt]) -> float:
-        """Seconds after which something is to be done, if nothing is heard of an attempt."""
+        """How long to wait for news of the attempts."""
         now = self.world.simulator.now
         dues = [attempt.ended - now for attempt in running if attempt.ended is not None]
         return max(0.1, min([20.0 if self.twin_after < 100 else 70.0, *dues]))
@@ -276,7 +276,7 @@ class Job:
         return attempt
 
     def attempt(self, attempt: Attempt, task: SinkTask, bucket: Bucket) -> None:
-        """On an executor."""
+        """Run the attempt, as an executor does."""
         world, process = self.world, attempt.process
         driver = self.driver
         try:
@@ -295,7 +295,7 @@ class Job:
                 None if made is None else world.connected(made, process) for made in (task.writer, task.rejects)
             )
             number = attempt.assignment.task
-            with closing(cast("Generator[pa.Table]", source.tables())) as tables:  # now, and not when it is collected
+            with closing(cast("Generator[pa.Table]", source.tables())) as tables:  # at once, not by the GC
                 rows = (world.as_rows(table) for table in tables)
                 attempt.outcome = SinkTask(writer, rejects).run(rows, number, source.attempt)
             process.note("done,", attempt.outcome.rows, "rows")

@@ -1,8 +1,8 @@
-"""The Spark world with the handlers of an app in place of a table, as `semel run --on spark` has them: what a handler
-puts off goes back to its queue, and the ledger knows what is done. So nothing that happens to the checkpoint may lose
-or repeat a message, and nobody has to reset anything.
+"""The Spark world with an app's handlers as the sink, as with `semel run --on spark`.
 
-The handler sink, the agreement at the start and all of the source are the real ones; the ledger is a set of keys.
+A message that a handler puts off is returned to its queue, and the ledger knows which keys are done. So nothing that
+happens to the checkpoint may lose or repeat a message, and no reset is needed. The handler sink, the agreement at the
+start and the source are the real ones; the ledger is a set of keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS: Final = ("message_id", "group_id", "sequence_number")
 
 
 class HandlerChecks(Checks):
-    """Nothing is excused: whatever becomes of the checkpoint, messages are in their queue until they are done."""
+    """Nothing is excused: whatever happens to the checkpoint, a message stays in its queue until its key is done."""
 
     def __init__(self, world: HandlerWorld) -> None:
         super().__init__(world)
@@ -135,7 +135,7 @@ class HandlerWorld(SparkWorld):
     def __init__(self, choices: Choices) -> None:
         super().__init__(choices)
         self.settings = self._settings()
-        self.done: set[str] = set()  # what the ledger has
+        self.done: set[str] = set()  # the ledger: keys that are done
         self.table = Table("ledger")
         self.checks = HandlerChecks(self)
         self.broker.on_call = self.checks.on_call
@@ -143,7 +143,7 @@ class HandlerWorld(SparkWorld):
 
     def draw(self) -> Plan:
         plan = super().draw()
-        events = tuple(event for event in plan.events if event != "reset")  # there is none
+        events = tuple(event for event in plan.events if event != "reset")  # handlers have none
         return replace(plan, ledger=False, ack="committed", columns=None, events=events)
 
     def run(self) -> None:
@@ -170,17 +170,17 @@ class HandlerWorld(SparkWorld):
         return pa.RecordBatch.from_arrays([nothing, nothing, rows, rows], ["reason", "field", "row", "message"])
 
     def deploy(self) -> None:
-        """With other numbers of receivers and seconds; there is one way to acknowledge."""
+        """Change receivers and visibility timeout. `ack` stays `committed`, the only one that handlers support."""
         super().deploy()
         self.settings = self._settings()
 
     def _settings(self) -> ReadOptions:
-        """One receiver for FIFO, as then a batch has each group in the order that SQS gave it out in."""
+        """One receiver for FIFO: then a batch has each group in the order in which SQS delivered it."""
         receivers = 1 if self.plan.fifo else self.settings.receivers
         return replace(self.settings, ack="committed", receivers=receivers)
 
     def handle(self, key: str) -> float | None:
-        """None: it is done. Else it is put off: when it is due."""
+        """None if the key is done; if the handler puts it off, the time at which it is due again."""
         if key in self.done:
             return None
         seconds = self.choices.one_of(PUT_OFF) if not self.calm and self.choices.chance(0.25) else 0.0
@@ -192,7 +192,7 @@ class HandlerWorld(SparkWorld):
         return None
 
     def reset_pipeline(self) -> None:
-        """What errors advise: to begin anew without the folder."""
+        """What the errors advise: remove the folder of the checkpoint and start again."""
         for driver in self.drivers:
             if driver.running:
                 driver.process.kill()

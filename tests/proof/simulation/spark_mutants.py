@@ -1,6 +1,6 @@
-"""Bugs on purpose, each of which the simulation of the Spark source must find. Most were real once.
+"""Bugs that are put in on purpose. The simulation of the Spark source must find each of them. Most were real once.
 
-A mutant is a patch of the product's own code, undone at the end of its `with` block.
+A mutant patches Semel's own code, and undoes this at the end of its `with` block. Its name says what it breaks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from simulation import spark_sink
 
 Mutant = Callable[[], Any]
 MUTANTS: Final[dict[str, Mutant]] = {}
-PARQUET_MUTANTS: Final[dict[str, Mutant]] = {}  # of the sink
-HANDLER_MUTANTS: Final[dict[str, Mutant]] = {}  # of what handlers put off
-# One schedule of some thousand shows these. `make proof` gives them ten times as many as the others.
+PARQUET_MUTANTS: Final[dict[str, Mutant]] = {}  # of the Parquet sink
+HANDLER_MUTANTS: Final[dict[str, Mutant]] = {}  # of the handler sink
+# Only one schedule in thousands shows these. `make proof` runs ten times as many for them as for the others.
 RARE: Final = frozenset(
     {
         "a sealed plan is replaced by a later one",
@@ -143,7 +143,7 @@ def the_margin_is_not_looked_at_again_before_the_seal() -> Iterator[None]:
 
 @mutant
 def a_task_whose_log_was_replaced_deletes_what_it_has_sealed() -> Iterator[None]:
-    """And a reset does not say so."""
+    """And a reset does not report the segments that it drops."""
     with patched(
         (SourceTask, "_put", _put_without_a_look_at_the_plan()),
         (SourceTask, "_check_not_replaced", lambda *_arguments: None),
@@ -163,7 +163,7 @@ def who_loses_the_race_for_a_seal_deletes_its_messages() -> Iterator[None]:
 
 @mutant
 def an_acknowledged_segment_that_is_gone_is_replaced_by_other_messages() -> Iterator[None]:
-    """Nobody looks for an ack without its segment, nor for two acks of one segment."""
+    """Nothing checks for an ack without its segment, or for two acks of one segment."""
     real = SegmentLog.files
     with patched(
         (SourceTask, "_sealed", lambda self, segment_id: self.log.read(segment_id)),
@@ -290,7 +290,7 @@ def unconfirmed_deletes_are_forgotten() -> Iterator[None]:
 
 @mutant
 def the_last_of_two_drivers_decides_which_deletes_are_in_doubt() -> Iterator[None]:
-    """As when there was one file for all batches."""
+    """This was so when all batches shared one file."""
     real = SegmentLog.finish
 
     def finish(self: SegmentLog, committed: Committed, unconfirmed: Any, names: tuple[str, ...]) -> bool:
@@ -349,7 +349,7 @@ def a_batch_is_committed_when_its_tasks_have_run() -> Iterator[None]:
     def assignments(self: Planner, start: Any, end: Any) -> Any:
         planned = real(self, start, end)
         files = self.log.files(end["batch"])
-        if files.acked:  # it was begun before: what is left is to delete it
+        if files.acked:  # a replay: its tasks have run before
             self._committer.commit_through(end["batch"], end["id"])
         return planned
 

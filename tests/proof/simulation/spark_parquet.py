@@ -1,5 +1,5 @@
-"""The Spark world with the real Parquet sink, in a bucket: tasks put files that readers see at once, and the commit is
-a file of its own. So nothing makes rows and commit one step, and any call in between may be the last."""
+"""The Spark world with the real Parquet sink, in a bucket: tasks write files that readers see at once, and the commit
+is another file. So rows and commit are separate steps, and the process may die at any call in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATH: Final = "s3://bucket/table"
 
 
 class Folder(Bucket):
-    """The table, as its readers see it. A batch that is committed stays so."""
+    """The table, as its readers see it. A committed batch must stay committed."""
 
     def __init__(self, world: ParquetWorld) -> None:
         super().__init__({})
@@ -78,14 +78,14 @@ class ParquetWorld(SparkWorld):
     def __init__(self, choices: Choices) -> None:
         super().__init__(choices)
         self.folder = Folder(self)
-        self.table = cast("Any", self.folder)  # for what makes it unavailable, and counts its rows
+        self.table = cast("Any", self.folder)  # for outages, and for the count of its rows
 
     def run(self) -> None:
         with patch.object(parquet, "store_at", self.opened):
             super().run()
 
     def opened(self, _url: str) -> SimulatedStore:
-        """The folder, as the process sees it that asks."""
+        """A connection of the calling process to the folder."""
         process = cast("SparkProcess", self.simulator.task.process)
         return SimulatedStore(self.folder, process, self.perils, self.store_faults)
 

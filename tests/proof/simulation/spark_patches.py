@@ -1,5 +1,5 @@
-"""What is replaced in the modules of the source while a simulation runs: threads, pools, unique ids, Spark's own job,
-and the opening of stores and ledgers. Nothing else of them is touched."""
+"""The patches of the source's modules while a simulation runs: threads, pools, unique ids, Spark's own job, and the
+opening of stores and ledgers. Everything else in these modules stays real."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def installed(world: SparkWorld) -> Iterator[None]:
     ]
     former = [getattr(module, name) for module, name, _ in replaced]
     logger = logging.getLogger("semel.spark")
-    was_disabled, logger.disabled = logger.disabled, True  # the timeline has it
+    was_disabled, logger.disabled = logger.disabled, True  # the timeline shows it all
     for module, name, value in replaced:
         setattr(module, name, value)
     try:
@@ -53,7 +53,7 @@ def installed(world: SparkWorld) -> Iterator[None]:
 
 
 def unique_ids() -> Callable[[], UUID]:
-    """The same ones in every run."""
+    """Ids that are the same in every run."""
     count = 0
 
     def next_id() -> UUID:
@@ -65,7 +65,7 @@ def unique_ids() -> Callable[[], UUID]:
 
 
 def decoded_once(decode: Callable[[bytes, str], Any]) -> Callable[[bytes, str], Any]:
-    """The same bytes give the same table: each is decoded once."""
+    """`decode` with a cache, for speed."""
     known: dict[bytes, Any] = {}
 
     def decoded(data: bytes, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""What one schedule of the Spark world is about: its queue, its settings, and what can happen in it."""
+"""The plan of one schedule of the Spark world: its queue, its settings, and the events that can happen in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.choices import Choices
 
 LEDGER: Final = "sqlite://"
 SKEWS: Final = (0.0, 2.0, -2.0, 170.0, -170.0)
-# What people and machines do, beside what happens to calls.
+# What people and machines do. Faults of single calls come in addition.
 EVENTS: Final = (
     "broker crashes",
     "store is away",
@@ -26,7 +26,7 @@ EVENTS: Final = (
     "reset",
 )
 OFTEN: Final = ("pause driver", "second driver")  # much of what can go wrong takes two drivers
-DESTRUCTIVE: Final = ("lose segment", "restore checkpoint")  # after them, not everything is promised
+DESTRUCTIVE: Final = ("lose segment", "restore checkpoint")  # after these, some promises no longer hold
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class Plan:
     fifo: bool
     ledger: bool
     messages: int
-    storm: float  # seconds
+    storm: float  # for how many seconds faults and events happen
     ack: str
     columns: tuple[str, ...] | None
     events: tuple[str, ...]
-    skews: tuple[float, ...]  # of the machines
-    another_disk: bool  # one machine has a disk of its own where the others see the log
-    forgetful: bool  # SQS forgets deletes with a receipt that is not the newest
-    available_now: bool  # some drivers take what is there, and end
+    skews: tuple[float, ...]  # of the machines' clocks
+    another_disk: bool  # some executors see a disk of their own in the place of the log
+    forgetful: bool  # SQS ignores a delete with a receipt handle that is not the newest
+    available_now: bool  # some drivers process what is there at their start, and end
 
     @property
     def rivals(self) -> float:
-        """How often a second driver is started with the first, if ever."""
+        """How often a second driver is started beside the first, if the plan has this event."""
         return 0.8 if self.focus == "drivers" else 0.4
 
     @property
@@ -73,7 +73,7 @@ class Plan:
 
 
 def drawn_plan(choices: Choices) -> Plan:
-    """Some schedules are about one thing only, and have that in plenty: among everything else it would be too rare."""
+    """Some schedules have a focus: one thing that happens often in them. Among everything else it would be too rare."""
     focus = choices.one_of(("", "", "", "", "deletes", "drivers", "available now", "damage"))
     often = 0.9 if focus == "drivers" else 0.4
     rarely = 0.1 if focus else 0.25

@@ -1,5 +1,5 @@
 """Two queries without a name on one segment log: two writeStreams from one DataFrame, or one whose checkpoint was lost.
-One of them is refused, and no message is lost or given out twice."""
+One of them must be refused, and no message may be lost or read twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MACHINES: Final = ("broker crashes", "store is away", "sink is away", "disk is f
 
 
 class QueryDriver(Driver):
-    """A query that somebody has written: its progress is its own, the log may not be."""
+    """A query of a user. It has a checkpoint of its own, but may share the segment log."""
 
     def __init__(self, world: SparkWorld, query: str, name: str) -> None:
         super().__init__(world, name)
@@ -67,7 +67,7 @@ class QueriesWorld(SparkWorld):
         self.at_rest = len(self.resting) == 2 and self.calm
 
     def check_end(self) -> None:
-        """What the query that was refused had received is in the log or in the queue."""
+        """Messages that the refused query had received must be in the log or in the queue."""
         rest = self.keys_in_queue().union(*self.bucket.sealed.values(), self.checks.committed)
         for key in sorted(self.checks.accepted - rest):
             self.simulator.violate("lost", f"{key} is in no table, no segment and no queue")

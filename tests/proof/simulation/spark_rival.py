@@ -1,4 +1,4 @@
-"""A consumer beside the pipeline, on the same queue and with the same ledger: of the two, one gets each key."""
+"""A consumer beside the pipeline, on the same queue and with the same ledger. Only one of the two gets each key."""
 
 from __future__ import annotations
 

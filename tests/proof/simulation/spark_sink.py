@@ -1,5 +1,5 @@
-"""A table in memory that keeps the contract of a sink: rows are staged by tasks and appear with the commit, in one
-transaction with the number and the content of the batch, as PostgreSQL and Delta do it."""
+"""A table in memory that keeps the contract of a sink: tasks stage rows, and one transaction makes them visible and
+writes the number and the content of the batch, as PostgreSQL and Delta do it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SINK_FAULTS: Final = {"unreachable": 20, "lost answer": 60, "slow": 30}
 
 
 class Table:
-    """What is committed. `rows` are keys, in the order they came."""
+    """The committed table. `rows` are keys, in the order in which they were committed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Connection(Remote):
 
 
 class SimulatedWriter:
-    """Made on the driver; `connected` gives it the connection of the process that it runs in."""
+    """Made on the driver. `connected` returns a copy with the connection of the process that runs it."""
 
     def __init__(self, table: Table, batch: MicroBatch) -> None:
         self.table = table
@@ -104,7 +104,7 @@ class SimulatedSink(Connection):
 
 
 def as_rows(table: pa.Table, names: Mapping[str, str]) -> pa.RecordBatch:
-    """What the pipeline makes of a segment. `names`: the keys of messages by their ids; some of them are rejected."""
+    """The rows that the pipeline makes of a segment; some are rejected. `names`: keys by message id."""
     keys = [names[id_] for id_ in table.column("message_id").to_pylist()]
     rows = pa.StructArray.from_arrays([pa.array(keys, pa.string())], ["key"])
     reasons = pa.array(["rejected" if is_bad(key) else None for key in keys], pa.string())

@@ -1,8 +1,8 @@
 """A bucket in memory behind a simulated network, for the checkpoint, the segment log and Spark's progress.
 
-It keeps the contract of semel.spark.segments.storage: a put-if-absent decides a race, and what was answered stays. Any
-call may be slow, may fail before or after it took effect, and may end or stop the process that makes it. A
-put-if-absent whose answer is lost is repeated, and then finds its own name; or it fails and lands later.
+It keeps the contract of semel.spark.segments.storage: exactly one put-if-absent of a name succeeds, and an answered
+write is durable. Any call may be slow, may fail before or after it took effect, and may kill or stop the process that
+makes it. A put-if-absent whose answer is lost is repeated, and then finds its own file; or it fails and arrives later.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 STORE_FAULTS: Final = {"unreachable": 20, "lost answer": 25, "repeated": 40, "late": 12, "slow": 25}
 PERILS: Final = {"crash before": 10, "crash after": 10, "pause before": 6, "pause after": 6}
 PAUSES: Final = (2.0, 15.0, 50.0, 170.0)
-LATE: Final = (0.5, 3.0, 8.0)  # seconds after which a request lands whose sender has given up
+LATE: Final = (0.5, 3.0, 8.0)  # seconds after which a request arrives whose sender has given up
 SEGMENTS: Final = "segments/"
-SINK_COMMITS: Final = ".commits/"  # of a sink that is a folder
+SINK_COMMITS: Final = ".commits/"  # in the folder of a Parquet sink
 
 
 class SparkProcess(Process):
     """A driver, a task's attempt, or an operator's command. `ack` is the setting that it runs with. Each is on a host
-    of its own, which was started at another time: so their monotonic clocks have nothing in common."""
+    that was booted at another time, so their monotonic clocks cannot be compared."""
 
     def __init__(self, simulator: Simulator, name: str, skew: float = 0.0, *, mortal: bool = True) -> None:
         super().__init__(simulator, name, skew)
@@ -63,23 +63,23 @@ class Perils:
                 faults.on = False
 
     def slow_claim(self, process: SparkProcess) -> None:
-        """Between what was received and its seal, a ledger takes its time."""
+        """The ledger is slow, between the receive of messages and their seal."""
         self._stand_still(process, self.claim_faults)
 
     def slow_plan(self, process: SparkProcess) -> None:
-        """Between a batch's plan and its seal, the driver is swapped out, or collects its garbage."""
+        """The driver is swapped out, or collects garbage, between the plan of a batch and the seal of that plan."""
         self._stand_still(process, self.plan_faults)
 
     def slow_commit(self, process: SparkProcess) -> None:
-        """The same between the deletes of a batch and its commit: another driver may commit it meanwhile."""
+        """The same between the deletes of a batch and its commit. Another driver may commit it meanwhile."""
         self._stand_still(process, self.commit_faults)
 
     def slow_seal(self, process: SparkProcess) -> None:
-        """The same in the instant before a seal: another attempt may seal meanwhile, or the log be replaced."""
+        """The same in the instant before a seal. Meanwhile another attempt may seal, or the log may be replaced."""
         self._stand_still(process, self.seal_faults)
 
     def start_delay(self) -> float:
-        """Seconds until the executor of a task is up. Meanwhile, what other tasks hold may become visible again."""
+        """Seconds until the executor of a task is up. Meanwhile, messages of other tasks may become visible again."""
         return self.simulator.choices.one_of(PAUSES) if self.start_faults.next() else 0.0
 
     def _stand_still(self, process: SparkProcess, faults: CallFaults) -> None:
@@ -106,7 +106,7 @@ class Perils:
 
 
 class Bucket:
-    """`sealed`: the keys in each segment that is there. `names`: keys by the ids of messages."""
+    """`sealed`: the keys in each existing segment. `names`: keys by message id."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -133,7 +133,7 @@ class Bucket:
             self.sealed.pop(name, None)
 
     def holds(self, message_id: str) -> bool:
-        """Whether this very message is sealed."""
+        """Whether a segment has this message, and not only another one with its key."""
         return any(message_id in ids_in(self.files[name], name) for name in self.sealed)
 
     def _keys(self, data: bytes, name: str) -> frozenset[str]:
@@ -159,7 +159,7 @@ def ids_in(data: bytes, name: str) -> list[str]:
 
 
 class Remote:
-    """Calls of one process to a service. `failure` makes the error of a call that came to nothing, or seems so."""
+    """The calls of one process to a service. `_failure` makes the error of a call that failed, or seems to have."""
 
     def __init__(self, process: SparkProcess, perils: Perils, faults: CallFaults) -> None:
         self._process = process
@@ -212,7 +212,7 @@ class Remote:
 
 
 class SimulatedStore(Remote):
-    """The real stores' protocol over a part of a bucket."""
+    """The interface of the real stores, for the names with one prefix in a bucket."""
 
     def __init__(
         self, bucket: Bucket, process: SparkProcess, perils: Perils, faults: CallFaults, prefix: str = ""

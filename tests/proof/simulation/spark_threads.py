@@ -1,5 +1,5 @@
-"""Threads, locks and pools of the source as tasks of a simulated process: what the modules of the source see as
-`threading` and `ThreadPoolExecutor` while a simulation runs."""
+"""Threads, locks and pools of the source as tasks of a simulated process. While a simulation runs, they replace
+`threading` and `ThreadPoolExecutor` in the source's modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Waiters:
-    """Tasks that wait for something, woken all at once."""
+    """Tasks that wait for something and are all woken together."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
@@ -27,7 +27,7 @@ class Waiters:
             simulator.sleep_until_woken()
         else:
             simulator.sleep(seconds)
-        if task in self._tasks:  # its time has come: it does not wait any more
+        if task in self._tasks:  # it timed out
             self._tasks.remove(task)
 
     def wake(self) -> None:
@@ -53,7 +53,7 @@ class Lock:
 
 
 class Condition:
-    """Its lock is not needed: nothing else runs between two calls that take time."""
+    """It needs no lock: nothing else runs until a task makes a call that takes time."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
@@ -99,7 +99,7 @@ class Thread:
 
 
 class Threading:
-    """In the place of the module `threading`."""
+    """Replaces the module `threading`."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
@@ -124,7 +124,7 @@ class Future(Generic[T]):
     def run(self, call: Callable[[], T]) -> None:
         try:
             self._value = call()
-        except Exception as error:  # noqa: BLE001 - raised where somebody asks for the result
+        except Exception as error:  # noqa: BLE001 - raised by `result`
             self._error = error
         self.done = True
         self._waiters.wake()
@@ -138,7 +138,7 @@ class Future(Generic[T]):
 
 
 class Pool:
-    """In the place of ThreadPoolExecutor: every call is a task of its own."""
+    """Replaces ThreadPoolExecutor. Every call is a task of its own."""
 
     def __init__(self, simulator: Simulator, _threads: int, thread_name_prefix: str = "pool") -> None:
         self._simulator = simulator

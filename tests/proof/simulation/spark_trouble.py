@@ -1,4 +1,7 @@
-"""What machines and people do to a pipeline in one schedule: crashes, outages, older copies, resets, deploys."""
+"""The events of one schedule of a pipeline: crashes, outages, restored copies, resets, deploys.
+
+A method is the event of the same name in `spark_plan.EVENTS` or `spark_plan.DESTRUCTIVE`.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class Trouble:
             driver.process.pause(self.choices.one_of(PAUSES))
 
     def second_driver(self) -> None:
-        """In S3 nothing locks a checkpoint."""
+        """A second driver starts with the same checkpoint: nothing locks a checkpoint in S3."""
         if not self.world.resetting:
             self.world.start_driver()
 
@@ -87,11 +90,11 @@ class Trouble:
     # People.
 
     def other_settings(self) -> None:
-        """With the next start."""
+        """They apply from the next start of a driver."""
         self.world.deploy()
 
     def lose_segment(self) -> None:
-        """One that is acknowledged: without its ack nothing shows that it was there."""
+        """Remove an acknowledged segment. (Without an ack, nothing would show that a segment is missing.)"""
         bucket, checks = self.world.bucket, self.world.checks
         acked = [
             name
@@ -111,18 +114,19 @@ class Trouble:
         self.world.bucket.delete(self.world.bucket.names("query/"))
 
     def _copied(self) -> bool:
-        """The first time, a copy is made, to be restored later."""
+        """Stop the drivers. Returns True if this event makes a copy for later, as the first one does, False if it is to
+        restore one."""
         self._stopped()
         if self.copies and not self.choices.chance(0.2):
             return False
-        if "pipeline.json" in self.world.bucket.files:  # without it, there is nothing to go on from
+        if "pipeline.json" in self.world.bucket.files:  # without it, there is no checkpoint yet
             self.process.note("copies the checkpoint")
             self.copies.append(self.world.bucket.copy())
         return True
 
     def restore_checkpoint(self) -> None:
-        """All of it, with the log: what was sealed since then is gone, and what was deleted is not known to be."""
-        if self.copies and self.choices.chance(0.7):  # while tasks are at work, which do not hear of it
+        """All of it, with the log: later segments are gone, and later deletes are unknown to it."""
+        if self.copies and self.choices.chance(0.7):  # while tasks are running, which do not notice it
             self.world.launches.wait(60.0)
             self.simulator.sleep(self.choices.one_of((0.002, 0.006, 0.02)))
             for driver in self._running():
@@ -137,7 +141,7 @@ class Trouble:
         self.world.bucket.restore(self.choices.one_of(self.copies))
 
     def restore_progress(self) -> None:
-        """Spark's part and the record only; the log is the newest one."""
+        """Only Spark's progress and the pipeline's record. The log stays as it is."""
         if self._copied():
             return
         bucket = self.world.bucket
@@ -148,7 +152,7 @@ class Trouble:
         bucket.restore(files)
 
     def _stopped(self) -> None:
-        """Drivers are stopped first; their tasks may not have heard of it."""
+        """Stop the drivers. Their tasks may go on for a while."""
         for driver in self._running():
             driver.process.kill()
             self.world.after_death(driver)
@@ -171,10 +175,10 @@ def run_reset(world: SparkWorld, process: SparkProcess) -> None:
         plan = agreement.plan_reset(checkpoint, record, log, sinks)
         process.note("resets: batch", plan.batch, "base", plan.base, "lost", *plan.lost)
         if plan.lost or plan.unknown:
-            world.damage_seen = True  # it has said so
-        for name in plan.dropped:  # the same
+            world.damage_seen = True  # the reset reports them
+        for name in plan.dropped:  # reported, too
             world.checks.excused |= world.bucket.sealed.get(SEGMENTS + name, set())
-        if plan.rejects_again:  # it says so
+        if plan.rejects_again:  # reported, too
             world.checks.rejects_again(plan.batch)
         agreement.reset(checkpoint, record, log, sinks, plan)
     except agreement.ResetOutdated:

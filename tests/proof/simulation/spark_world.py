@@ -1,8 +1,9 @@
-"""A queue, a pipeline on Spark and a table, everything that can happen to them, and what must hold all the same.
+"""The world of Spark: a producer, a queue, pipeline drivers, a table, an operator and trouble.
 
 The broker's engine, the planner, the tasks, the segment log, the committer, the checkpoint and the batches are the real
-ones. Drivers, executors' attempts and an operator are processes of the simulator; store, queue, ledger and sink are
-reached through calls at which anything else may happen first.
+ones. Drivers, attempts of tasks and an operator are processes of the simulator. They reach store, queue, ledger and
+sink through calls, and anything else may happen before a call takes effect. Read `SparkWorld.run` first;
+`spark_checks.py` has the promises that must hold.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SparkWorld:
         self.checks = Checks(self)
         self.broker = SparkBroker(self.simulator, self.plan.queues(), seed=1, forgetful=self.plan.forgetful)
         self.broker.on_call = self.checks.on_call
-        if not self.plan.ledger:  # without one, what SQS delivers twice is not promised to be seen
+        if not self.plan.ledger:  # without a ledger, Semel does not promise to recognise SQS's own duplicates
             self.broker.service_faults.on = False
         self.perils = Perils(self.simulator, self.plan.focus)
         self.store_faults = CallFaults(choices, STORE_FAULTS)
@@ -73,7 +74,7 @@ class SparkWorld:
         self.ledger_faults = CallFaults(choices, LEDGER_FAULTS)
         if self.plan.ledger:
             self.ledger = SqliteLedger(":memory:", clock=lambda: self.simulator.now)
-            self.ledger._writer._combiner._gathers = False  # nobody else comes at the same time
+            self.ledger._writer._combiner._gathers = False  # there are no concurrent calls to wait for
             self.observer = Observer(self.simulator, lambda: self.simulator.now)
         self.settings = self.plan.options(self.plan.ack, 3, VISIBILITIES[choices.below(2)])
         self.opening: Any = None
@@ -158,7 +159,8 @@ class SparkWorld:
             self.simulator.sleep(self.choices.one_of(RESTART) if not self.calm else 30.0)
 
     def is_taken_for_dead(self, driver: Driver) -> bool:
-        """Waits for its end. One that stands still does not answer; somebody may start another then, and it goes on."""
+        """Wait until the driver ends. If it stands still, the operator may take it for dead and start another one; then
+        both run. Returns whether that happened."""
         while driver.running:
             self.ended.wait(30.0)
             if driver.running and driver.process.paused_until > self.simulator.now and self.choices.chance(0.3):
@@ -177,7 +179,7 @@ class SparkWorld:
         return driver
 
     def after_death(self, driver: Driver) -> None:
-        """What it has left running may go on for a while."""
+        """Note its error. Attempts that it has left may go on for a while."""
         error = driver.error
         if error is not None:
             self.refusals.append(error)
@@ -191,7 +193,7 @@ class SparkWorld:
         driver.attempts = []
 
     def leave(self, process: Process) -> None:
-        """Nobody waits for it any more; Spark kills it, but that may not reach it."""
+        """Nobody waits for this attempt any more. Spark kills it, but the kill may not reach it."""
         if process.alive and process is not self.simulator.task.process and not self.choices.chance(0.3):
             process.kill()
 
@@ -201,7 +203,7 @@ class SparkWorld:
                 attempt.process.kill()
 
     def reset_pipeline(self) -> None:
-        """In a process of its own, which may die of it; then it is run again. Meanwhile nobody starts a driver."""
+        """Reset the pipeline in a process of its own; if that dies, it is run again. No driver starts meanwhile."""
         if self.resetting:
             return
         self.resetting = True
@@ -234,7 +236,7 @@ class SparkWorld:
         self.bucket.away = self.bucket.full = self.table.away = self.outage.down = False
         self.calm, self.idle_rounds = True, 2
 
-    # What processes work with.
+    # What processes use.
 
     def store(self, process: SparkProcess, prefix: str = "", bucket: Bucket | None = None) -> SimulatedStore:
         made = SimulatedStore(bucket or self.bucket, process, self.perils, self.store_faults, prefix)
@@ -252,7 +254,7 @@ class SparkWorld:
         )
 
     def connected(self, writer: Writer, process: SparkProcess) -> Writer:
-        """A writer as the task of this process has it."""
+        """The writer, with a connection of this process."""
         return cast("SimulatedWriter", writer).connected(process, self.perils, self.sink_faults)
 
     def as_rows(self, table: pa.Table) -> pa.RecordBatch:
@@ -291,13 +293,13 @@ class SparkWorld:
         return self.choices.one_of((5.0, 1.0, 20.0)) if not self.calm else 30.0
 
     def watch(self, planner: Planner) -> None:
-        """Now and then counts do not hold, and the planner polls: what it then receives, it seals itself."""
+        """Some planners do not trust the queue's counts, and poll. They seal themselves what they then receive."""
         planner._counts_hold = not self.choices.chance(0.3)
 
     def shown(self, error: SemelError) -> str:
         return str(error).partition(":")[0][:60]
 
-    # What checks want to know.
+    # What the checks ask for.
 
     def ledger_key(self, key: str) -> str:
         return scoped(f"us-east-1:{ACCOUNT}:{self.plan.queue}", key)

@@ -1,5 +1,5 @@
 """The Spark source in simulation: thousands of schedules of crashes, retries, twins, zombies, second drivers, outages,
-lost answers, wrong clocks, older copies and resets, of which none may lose, double or silently drop a message."""
+lost answers, wrong clocks, restored copies and resets. None may lose, double or silently drop a message."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_of_two_queries_on_one_log_one_is_refused_and_no_message_is_lost() -> No
 
 
 def test_schedules_of_spark_are_full_of_trouble() -> None:
-    """The one above would prove nothing if nothing happened."""
+    """The tests above would prove nothing if nothing happened."""
     facts: Counter[str] = Counter()
     for seed in range(60):
         facts.update(spark_world(Choices(seed)).facts)

@@ -1,7 +1,7 @@
-"""What the consumer uses of asyncio, in virtual time: async handlers of simulated workers.
+"""The part of asyncio that the consumer uses, in virtual time: it runs the async handlers of simulated workers.
 
-A coroutine runs in the task of the simulator that has called `run`, and may await pauses and the end of work on another
-thread. A cancel reaches it as on a real event loop: later than it was asked for, and where the coroutine awaits.
+A coroutine runs in the simulator's task that called `run`. It may await pauses, and the end of work on another thread.
+As on a real event loop, a cancel reaches it later than it was requested, at a point where the coroutine awaits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNTIL_WOKEN: Final = float("inf")
 
 
 class Pause:
-    """`await Pause(3)`: three seconds."""
+    """`await Pause(3)` takes three seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -89,7 +89,7 @@ class VirtualLoop:
 
 
 class VirtualAsyncio:
-    """In place of the module."""
+    """Replaces the module `asyncio`."""
 
     CancelledError = CancelledError
 
@@ -118,7 +118,7 @@ class VirtualAsyncio:
         def work() -> None:
             try:
                 future.set_result(function(*arguments))
-            except Exception as error:  # noqa: BLE001 - it is the coroutine's
+            except Exception as error:  # noqa: BLE001 - raised in the coroutine
                 future.set_exception(error)
             task.wake()
 
@@ -135,6 +135,6 @@ class VirtualAsyncio:
 
 @contextmanager
 def in_virtual_time(virtual: VirtualAsyncio) -> Iterator[None]:
-    """The consumer's own code finds it where it looks for asyncio."""
+    """Patch the consumer's modules so that they use it as `asyncio`."""
     with patch.object(worker, "asyncio", virtual), patch.object(handler_caller, "asyncio", virtual):
         yield

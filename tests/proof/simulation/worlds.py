@@ -1,4 +1,4 @@
-"""The worlds that there are, and the bugs on purpose of each."""
+"""All worlds by name, and the mutants of each: the bugs that were put in on purpose."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`python -m soak --minutes 60`: the soak and both overloads; ends with a report and an exit code.
+"""`python -m soak --minutes 60`: runs the soak and both overloads, and ends with a report and an exit code.
 
-The code is 1 if something was lost or doubled, leaked, grew without bound, or became slower beyond doubt. Figures that
-a busy machine can spoil are in the report only.
+The code is 1 if messages were lost or doubled, if something leaked or grew without bound, or if it clearly became
+slower. Figures that a busy machine can spoil are only in the report.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=5.0, help="length of the soak (default: 5)")
     parser.add_argument("--store", choices=STORES, default="sqlite", help="the ledger (default: sqlite)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes (default: 2)")
-    parser.add_argument("--share", type=float, default=0.7, help="of the peak, at which the soak runs (default: 0.7)")
-    parser.add_argument("--rate", type=float, default=0.0, help="messages a second, instead of a share of the peak")
+    parser.add_argument("--share", type=float, default=0.7, help="share of the peak for the soak (default: 0.7)")
+    parser.add_argument("--rate", type=float, default=0.0, help="messages per second, instead of a share of the peak")
     parser.add_argument("--overload-seconds", type=float, default=20.0, help="length of each overload (default: 20)")
-    parser.add_argument("--seed", type=int, default=7, help="of the faults")
-    parser.add_argument("--flaw", choices=FLAWS, default="", help="a mistake to build in: the run must fail")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the faults (default: 7)")
+    parser.add_argument("--flaw", choices=FLAWS, default="", help="put this bug into the app: the run must fail")
     parser.add_argument("--markdown", type=Path, help="write the report to this file as well")
-    parser.add_argument("--folder", type=Path, help="where the data of the run are (default: the system's)")
+    parser.add_argument("--folder", type=Path, help="parent folder for the run's data (default: the system's)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--only-soak", action="store_true")
     which.add_argument("--only-overload", action="store_true")

@@ -1,6 +1,6 @@
 """The app of the soak, as a user would write it: `semel run soak.app:app`.
 
-`FLAWS` are mistakes that can be built in on purpose: a check that does not find them proves nothing.
+`FLAWS` are bugs that can be put in on purpose: a check that does not find them proves nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from soak.effects import INSERT, file_writer
 QUEUE: Final = "orders"
 VARIABLE: Final = "SOAK_APP"
 FLAWS: Final = ("memory", "files", "threads", "doubled", "lost")
-_EVERY: Final = 20  # messages between two that a flaw concerns
+_EVERY: Final = 20  # most flaws concern one message in this many
 
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """What the app is told through its environment. `effects` is a folder, for ledgers without transactions."""
+    """The app's settings, from its environment. `effects` is a folder, for ledgers without transactions."""
 
     ledger: str
     endpoint: str
@@ -55,7 +55,7 @@ def _leak(flaw: str, number: int) -> None:
 
 
 def _times(flaw: str, number: int) -> int:
-    """How often the effect of this message happens."""
+    """How many times the effect of this message happens."""
     return {"doubled": 2, "lost": 0}.get(flaw, 1) if number % _EVERY == 0 else 1
 
 
@@ -91,7 +91,7 @@ def build(settings: AppSettings) -> App:
 
 
 def __getattr__(name: str) -> App:
-    """`app` is made when `semel run` asks for it, not when something else is imported from here."""
+    """`app` is made when `semel run` accesses it, not when other names are imported from this module."""
     if name == "app":
         globals()["app"] = made = build(AppSettings.from_environment())
         return made

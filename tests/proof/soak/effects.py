@@ -1,7 +1,7 @@
-"""What the handlers did, message by message: a table in the ledger's own database, or files where there is none.
+"""The effects of the handlers, one for each message: rows in the ledger's own database, or records in files.
 
-With SQLite and PostgreSQL an effect is a row that commits with the ledger's record. Redis has no such transaction:
-there an effect is a line in a file of the worker.
+With SQLite and PostgreSQL, an effect is a row that is committed with the ledger's record. Redis has no such
+transaction: there, an effect is a record in a file of the worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-RECORD: Final = np.dtype([("n", "<i8"), ("at", "<f8")])  # number of the message; when, by the machine's steady clock
+RECORD: Final = np.dtype([("n", "<i8"), ("at", "<f8")])  # number of the message; time, by the monotonic clock
 Records = np.ndarray[Any, np.dtype[np.void]]
 TABLE: Final = "CREATE TABLE effects (n BIGINT NOT NULL, at DOUBLE PRECISION NOT NULL)"
 INSERT: Final = "INSERT INTO effects (n, at) VALUES ({0}, {0})"
@@ -25,7 +25,7 @@ _ALL: Final = "SELECT n, at FROM effects"
 
 class Effects(Protocol):
     def prepare(self) -> None:
-        """Before the first worker starts."""
+        """To be called before the first worker starts."""
 
     def count(self) -> int: ...
 
@@ -83,7 +83,7 @@ class PostgresEffects:
 
 
 class FileEffects:
-    """One file for each worker process; `ledger_size` says how large the ledger itself is."""
+    """One file for each worker process. `ledger_size` returns the size of the ledger itself."""
 
     def __init__(self, folder: Path, ledger_size: Callable[[], int]) -> None:
         self._folder, self._ledger_size = folder, ledger_size
@@ -106,7 +106,7 @@ class FileEffects:
 
 
 def file_writer(folder: Path) -> Callable[[int], None]:
-    """What a worker calls for each effect where there is no transaction."""
+    """The function that a handler without a transaction calls for each effect."""
     file = os.open(folder / str(os.getpid()), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(number: int) -> None:

@@ -1,6 +1,6 @@
-"""What figures say: percentiles, growth by a robust fit, leaks. Pure: numbers in, numbers and sentences out.
+"""Judges figures: percentiles, growth by a robust fit, leaks. Pure functions: numbers in, numbers and sentences out.
 
-Rule: a check compares one part of a run with another part of the same run, never with a figure of another machine.
+Rule: a check compares one part of a run with another part of the same run, never with a figure from another machine.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from statistics import median
 from typing import Final
 
 MIB: Final = 1 << 20
-WARM_UP: Final = 0.2  # of a run: caches fill, threads start, the allocator takes its first arenas
-# Growth over the second half that is still flat: allocators give memory back late. Over the 150,000 messages of half a
-# five-minute run it is some 60 bytes a message, less than one Python object: whoever keeps anything of each message
-# exceeds it, and the longer the run, the clearer.
+WARM_UP: Final = 0.2  # part of a run in which caches fill, threads start, and the allocator takes its first arenas
+# Growth over the second half that still counts as flat, because allocators give memory back late. For the 150,000
+# messages in half a five-minute run it is about 60 bytes a message, less than one Python object. So anything that is
+# kept for each message exceeds it, and more clearly in longer runs.
 FLAT_BYTES: Final = 8 * MIB
 FLAT_SHARE: Final = 0.05
-# Connections and threads that may be added late: pools fill up to their limits when a machine is slow for a moment.
-# Whoever leaks one a minute exceeds it within the hour.
+# Files and threads that may be added late: pools fill up to their limits when a machine is slow for a moment. A leak of
+# one a minute exceeds this within an hour.
 SLACK: Final = 16
 RATIO: Final = 1.2  # p99 of the last part of a run to that of the first
-CLEAR_RATIO: Final = 2.0  # beyond it no noise of a shared machine is an excuse
+CLEAR_RATIO: Final = 2.0  # noise of a shared machine does not excuse more than this
 CLEAR_SECONDS: Final = 0.05  # a ratio of two short times says little
 _MOST_POINTS: Final = 300
 
@@ -30,7 +30,7 @@ Point = tuple[float, float]  # seconds since the start, value
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One process at one moment."""
+    """What one process uses at one moment."""
 
     at: float  # seconds since the start of the run
     process: str
@@ -40,13 +40,13 @@ class Sample:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all values do not exceed; 0 of none."""
+    """The value that `share` of all values do not exceed; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
 def slope(points: Sequence[Point]) -> float:
-    """Growth per second, as the median over all pairs of points (Theil and Sen): a third of them may be outliers."""
+    """Growth per second: the median over all pairs of points (Theil-Sen), which tolerates 29 % outliers."""
     step = max(1, len(points) // _MOST_POINTS)
     chosen = points[::step]
     slopes = [
@@ -68,7 +68,7 @@ def growth(points: Sequence[Point], seconds: float) -> float:
 
 
 def memory_findings(samples: Sequence[Sample], seconds: float, filling: Mapping[str, float] | None = None) -> list[str]:
-    """Which processes' memory is not flat. `filling`: by how much caches of a known size may still fill up."""
+    """The processes whose memory is not flat. `filling`: by how much caches of a known size may still grow."""
     findings = []
     for process in processes(samples):
         points = [(sample.at, float(sample.rss)) for sample in samples if sample.process == process]
@@ -86,8 +86,8 @@ def memory_findings(samples: Sequence[Sample], seconds: float, filling: Mapping[
 
 
 def leak_findings(samples: Sequence[Sample], seconds: float) -> list[str]:
-    """Which processes' files or threads grow: in the last fifth of the run they never get back to what was their most
-    in the fifth after the warm-up. Peaks that pass are no leak."""
+    """The processes whose files or threads grow: their minimum in the last fifth of the run exceeds their maximum in
+    the fifth after the warm-up by more than SLACK. Temporary peaks are no leak."""
     findings = []
     for process in processes(samples):
         own = [sample for sample in samples if sample.process == process]
@@ -129,10 +129,10 @@ class LatencyTrend:
 
 
 def compared_seconds(seconds: float) -> float:
-    """How much of each end of a run is compared: a minute; of short runs a fifth."""
+    """How much of each end of a run is compared: a minute, or a fifth of a short run."""
     return 60.0 if seconds >= 300 else seconds / 5
 
 
 def window_seconds(seconds: float) -> float:
-    """The length of one line of the report: a minute; of short runs a tenth."""
+    """The time that one line of the report covers: a minute, or a tenth of a short run."""
     return 60.0 if seconds >= 600 else seconds / 10

@@ -1,6 +1,6 @@
-"""Nothing lost, nothing doubled: the recorded sends and effects of a run, judged by `semel.verify`.
+"""Checks with `semel.verify` that nothing was lost or doubled, from the sends and effects that a run wrote.
 
-Rule: a key's events are judged together, so blocks of keys can be judged one after another: an hour has millions.
+All events of a key are checked together, so blocks of keys can be checked one after another. An hour has millions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_sends(files: Sequence[Path]) -> Records:
 
 
 def findings(sends: Records, effects: Records, present: Sequence[int] = ()) -> list[str]:
-    """What is wrong with a run that has ended; `present` are the numbers that are still in a queue."""
+    """What is wrong with a run that has ended. `present`: the numbers of messages that are still in a queue."""
     numbers = np.concatenate([sends["n"], effects["n"]])
     last = int(numbers.max()) if len(numbers) else -1
     sends, effects = (records[np.argsort(records["n"], kind="stable")] for records in (sends, effects))

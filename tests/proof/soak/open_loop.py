@@ -1,8 +1,9 @@
 """A load generator: many connections on one epoll, requests as ready-made bytes.
 
-Closed loop: each connection sends its next request when it has its answer, so the server sets the pace: that is its
-peak. Open loop: requests come at a rate of their own, whatever becomes of those before. A request takes an idle
-connection or a new one; where none may be opened it is given up at once, and one without an answer after `PATIENCE`.
+Closed loop: each connection sends its next request when it has its answer, so the server sets the pace. This measures
+its peak. Open loop: requests are sent at a fixed rate, whatever happens to earlier ones. A request takes an idle
+connection or opens one. If no more may be opened, the request is given up at once; if it gets no answer within
+`PATIENCE`, it is given up then.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _CHUNK: Final = 1 << 16
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the requests. `accepted` are the numbers of messages that the server has confirmed."""
+    """The results of the requests. `accepted` are the numbers of the messages that the server has confirmed."""
 
     seconds: float = 0.0
     offered: int = 0
     accepted: list[int] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)  # by the server, with an answer
     unanswered: int = 0  # given up after PATIENCE, or cut off
-    unsent: int = 0  # no connection to be had
+    unsent: int = 0  # there was no connection
     delays: list[float] = field(default_factory=list)  # seconds until a batch was accepted
 
     @property
@@ -46,7 +47,7 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One connection and the request that is on its way."""
+    """One connection, and its request that waits for an answer."""
 
     sock: socket.socket
     first: int = -1  # the number of its first message; -1: idle
@@ -56,7 +57,7 @@ class _Client:
 
 
 class Generator:
-    """One run. Numbers of messages begin with `first`."""
+    """One run. The messages are numbered from `first`."""
 
     def __init__(self, address: tuple[str, int], queue: str, *, connections: int, first: int = 0) -> None:
         self._address, self._most, self._number = address, connections, first
@@ -75,7 +76,7 @@ class Generator:
         return self._run(seconds, None)
 
     def open_loop(self, rate: float, seconds: float) -> Outcome:
-        """`rate` messages a second."""
+        """Send `rate` messages a second."""
         return self._run(seconds, rate / BATCH)
 
     def _run(self, seconds: float, rate: float | None) -> Outcome:
@@ -169,7 +170,7 @@ class Generator:
             return
         outcome = self.outcome
         if client.first < 0:
-            pass  # a refusal of the connection, before there was a request
+            pass  # the server refused the connection before there was a request
         elif head[9:12] == b"200":
             if b'"Failed":[{' in rest:
                 raise AssertionError(f"a message was refused alone: {rest[:500]!r}")
@@ -192,7 +193,7 @@ class Generator:
                 self._drop(client)
 
     def _drop(self, client: _Client) -> None:
-        """Hangs up, or notices that the server has."""
+        """Close the connection, also when the server has closed it."""
         if client.sock.fileno() < 0:
             return
         del self._clients[client.sock.fileno()]

@@ -1,7 +1,9 @@
-"""Far more than the peak: the broker refuses and goes on at its rate, workers take no more than they can hold.
+"""Load far above the peak: the broker refuses calls and continues at its rate, and a worker takes no more messages than
+it can hold.
 
-Rule: what is asserted is that nothing accepted is lost, that memory is bounded and that both go on; how fast compared
-to the peak is a figure for the report, as it depends on who else uses the machine. `per CPU second` does less so.
+Rule: what is asserted is that nothing accepted is lost, that memory is bounded, and that both continue. The rate
+compared to the peak is a figure for the report, because it depends on who else uses the machine; the rate per CPU
+second depends on that less.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from soak.processes import BrokerProcess, Fleet, counts, create_queues, ended, u
 FACTOR: Final = 3.0
 PEAK_CONNECTIONS: Final = 64
 CONNECTIONS: Final = 3_000  # of clients that do not slow down
-BAR: Final = 0.8  # accepted under overload to the peak
-CLEAR: Final = 0.4  # below it, per CPU second, it is a collapse on any machine
-# Calls that wait (64 MiB), connections (some 20 KiB each), messages that wait on disk (nothing), and what the allocator
-# keeps of all this.
+BAR: Final = 0.8  # the rate accepted under overload, as a share of the peak
+CLEAR: Final = 0.4  # a share per CPU second below this is a collapse on any machine
+# For waiting calls (64 MiB), connections (about 20 KiB each), messages that wait on disk (nothing), and what the
+# allocator keeps of all this.
 MEMORY: Final = 192 * MIB
 RECOVERY: Final = 2.0  # seconds until a client is served as before
 
@@ -47,7 +49,7 @@ class BrokerResult:
     overload_cpu: float = 0.0
     after: Outcome = field(default_factory=Outcome)
     recovery: float = 0.0  # seconds until the first call after the overload is answered
-    memory: tuple[int, int] = (0, 0)  # before, and at most
+    memory: tuple[int, int] = (0, 0)  # before, and maximum
     findings: list[str] = field(default_factory=list)
     slow: list[str] = field(default_factory=list)  # findings that a busy machine can cause
 
@@ -57,7 +59,7 @@ class BrokerResult:
 
     @property
     def share_per_cpu(self) -> float:
-        """The same by the CPU time that the broker had, which others on the machine do not change."""
+        """The same for each second of the broker's CPU time, which other programs on the machine do not change."""
         if not (self.peak_cpu and self.overload_cpu and self.peak.accepted):
             return 0.0
         return (len(self.overload.accepted) / self.overload_cpu) / (len(self.peak.accepted) / self.peak_cpu)
@@ -135,7 +137,7 @@ def _load(result: BrokerResult, broker: BrokerProcess, peak_seconds: float, noti
 
 
 class _Highest:
-    """The most memory that a process has during the block."""
+    """The maximum of a process's memory during the block."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process, self._stop = process, threading.Event()
@@ -155,7 +157,7 @@ class _Highest:
             self.rss = max(self.rss, self._process.memory_info().rss)
 
 
-# Workers: a queue that fills faster than handlers work.
+# The overload of a worker: a queue that fills faster than its handlers work.
 
 HANDLER_SECONDS: Final = 0.02
 CONCURRENCY: Final = 4
@@ -179,7 +181,7 @@ class WorkerResult:
 
     @property
     def allowed_in_flight(self) -> int:
-        """Those at work, those ahead, or as many as have `max_bytes`, with one receive of ten more."""
+        """Running handlers and messages ahead, or as many messages as fit into `max_bytes`; and one receive of ten."""
         return min(CONCURRENCY + MOST_AHEAD, MAX_BYTES // BODY + CONCURRENCY) + 10
 
     def lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The processes of a run: a broker on disk, workers, a producer; what they use, and what they have on disk."""
+"""The processes of a run: a broker on disk, workers and a producer. And what they use of memory, files and disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTS: Final = (
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """For a process of the run: it finds this package, has credentials, and leaves nothing outside of the folder."""
+    """The environment for a process of the run: the path to this package, credentials, a state folder in `folder`."""
     path = os.pathsep.join(filter(None, [str(PROOF), os.environ.get("PYTHONPATH")]))
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
     return {**os.environ, **keys, "PYTHONPATH": path, "SEMEL_STATE": str(folder / "state"), **more}
@@ -62,7 +62,7 @@ class Process:
         return self._process.poll() is None
 
     def end(self, number: signal.Signals = signal.SIGTERM, seconds: float = PATIENCE) -> int:
-        """Its exit code, after this signal unless it has ended by itself."""
+        """Send this signal, unless the process has ended by itself. Returns its exit code."""
         if self.is_running:
             self._process.send_signal(number)
         return self.wait(seconds)
@@ -75,7 +75,7 @@ class Process:
             raise TimeoutError(f"{self.name} did not end within {seconds:g} s: {self.last_words()}") from None
 
     def kill(self) -> None:
-        """With all its children."""
+        """Kill it and all its children."""
         if self.is_running:
             for child in psutil.Process(self.pid).children(recursive=True):
                 child.kill()
@@ -103,7 +103,7 @@ class BrokerProcess(Process):
         self._ask("PUT", {"kind": kind, "rate": rate, "milliseconds": milliseconds})
 
     def clear_faults(self) -> dict[str, int]:
-        """All off; how often each was injected."""
+        """Switch all faults off. Returns how often each was injected."""
         return dict(self._ask("DELETE")["injected"])
 
     def _ask(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class BrokerProcess(Process):
 
 
 class Fleet(Process):
-    """`semel run` of the app, in one worker process or several under a supervisor."""
+    """`semel run` with the app: one worker process, or several under a supervisor."""
 
     def __init__(self, folder: Path, settings: AppSettings, workers: int) -> None:
         command = [SEMEL, "run", "soak.app:app", "--processes", str(workers), "--log-level", "warning"]
@@ -133,7 +133,7 @@ class Fleet(Process):
 
 
 def samples(at: float, broker: BrokerProcess | None, fleet: Fleet | None) -> Iterator[Sample]:
-    """What each process uses now. Those that have just ended are left out."""
+    """What each process uses now. Processes that have just ended are left out."""
     named = [("broker", psutil.Process(broker.pid))] if broker is not None and broker.is_running else []
     if fleet is not None and fleet.is_running:
         named += [(f"worker {place}", process) for place, process in enumerate(fleet.workers(), 1)]
@@ -155,7 +155,7 @@ def folder_size(folder: Path) -> int:
 
 
 def counts(client: Client, queue: str) -> tuple[int, int, int]:
-    """Visible, in flight, delayed."""
+    """The number of messages that are visible, in flight, and delayed."""
     attributes = client.queue(queue).attributes(*_COUNTS)
     visible, in_flight, delayed = (int(attributes[name]) for name in _COUNTS)
     return visible, in_flight, delayed
@@ -168,7 +168,7 @@ def create_queues(client: Client) -> None:
 
 @contextmanager
 def ended(*started: Process) -> Iterator[None]:
-    """Nothing outlives the block, however it ends."""
+    """Kills these processes at the end of the block, however it ends."""
     try:
         yield
     finally:

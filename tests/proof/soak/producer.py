@@ -1,7 +1,8 @@
-"""A producer as a process of its own: at a steady rate, or as fast as the workers keep up.
+"""A producer as a process of its own, which sends at a steady rate, or as fast as the workers keep up.
 
-Rule: each message has a number and is sent until it is accepted; when that was is written down. A send whose answer was
-lost is sent again, so that the queue may hold a number twice: the key, which is the number, makes it one.
+Each message has a number and is sent until it is accepted; the time of the acceptance is written to a file. If the
+answer to a send is lost, the message is sent again, so the queue may have a number twice. The number is the key, so
+both have one effect.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LOOK_SECONDS: Final = 0.02
 
 
 class Pacer:
-    """Lets batches through in their time: `rate` messages a second, or while less than `backlog` are waiting."""
+    """Decides when each batch may be sent: at `rate` messages a second, or while fewer than `backlog` are waiting."""
 
     def __init__(self, queue: Queue, rate: float, backlog: int, stop: threading.Event) -> None:
         self._queue, self._rate, self._backlog, self._stop = queue, rate, backlog, stop
@@ -41,7 +42,7 @@ class Pacer:
             threading.Thread(target=self._look, daemon=True).start()
 
     def wait(self, batch: int) -> None:
-        """Until batch number `batch` may be sent. A schedule that is late is caught up with."""
+        """Wait until batch number `batch` may be sent. A producer that is late catches up."""
         if self._rate:
             self._stop.wait(max(0.0, self._start + batch * BATCH / self._rate - time.monotonic()))
         else:
@@ -78,7 +79,7 @@ class Producer:
             self._send(range(start, start + BATCH))
 
     def _send(self, numbers: Sequence[int]) -> None:
-        """Once begun, a batch is sent to its end, also if the producer is to stop meanwhile."""
+        """Send a batch. Once begun, it is sent completely, even if the producer is to stop meanwhile."""
         while numbers:
             entries = [Entry(json.dumps({"n": number, "pad": self._pad})) for number in numbers]
             try:
@@ -111,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--queue", required=True)
     parser.add_argument("--sends", type=Path, required=True, help="file for the number and the time of each message")
     parser.add_argument("--first", type=int, default=0, help="number of the first message")
-    parser.add_argument("--rate", type=float, default=0.0, help="messages a second; 0: by the backlog")
+    parser.add_argument("--rate", type=float, default=0.0, help="messages per second; 0: as the backlog allows")
     parser.add_argument("--backlog", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--pad", type=int, default=200, help="bytes that each message is larger for")
+    parser.add_argument("--pad", type=int, default=200, help="bytes of padding in each message")
     options = parser.parse_args(arguments)
     client = Client(options.endpoint, "us-east-1", access_key="test", secret_key="test")
     queue = client.queue(options.queue)

@@ -1,4 +1,4 @@
-"""The report of a soak, in Markdown: one row a window, then the verdict."""
+"""The report of a soak, in Markdown: a table with a row for each window of time, then the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The soak: the peak of broker and workers together, then a part of it for a long time, with faults on."""
+"""The soak: measures the peak of broker and workers together, then runs at a share of it for a long time, with faults.
+
+`_Run.all` has the parts of a run in order; `Soak.judge` lists everything that is checked afterwards.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ from soak.processes import (
 )
 from soak.processes import samples as samples_of
 
-# Kind, rate, milliseconds. Duplicates, lost deletes and lost answers make SQS deliver again; others make calls fail.
+# Kind, rate, milliseconds. Duplicates, lost deletes and lost answers cause redeliveries; the others make calls fail or
+# slow.
 FAULTS: Final = (
     ("duplicate", 0.01, None),
     ("lost-delete", 0.005, None),
@@ -40,21 +44,21 @@ FAULTS: Final = (
     ("latency", 0.01, 20.0),
 )
 STORES: Final = ("sqlite", "postgres", "redis")
-DRAIN_SECONDS: Final = 180.0  # a delete that was lost brings its message back when its visibility ends, after 30 s
-SHORTEST_RETENTION: Final = 120.0  # longer than SQS takes to deliver again, short enough to see the ledger clean up
-# On disk: what the broker may keep beside the messages that wait, and the ledger beside the keys that it remembers.
+DRAIN_SECONDS: Final = 180.0  # after a lost delete, a message comes back when its visibility timeout ends, after 30 s
+SHORTEST_RETENTION: Final = 120.0  # longer than SQS takes to redeliver, short enough to see the ledger purge keys
+# On disk: what the broker may keep in addition to the waiting messages, and the ledger in addition to its keys.
 FLAT_DISK: Final = 32 * figures.MIB
-# SQLite's page caches: the broker has one connection of 32 MiB, a worker with a SQLite ledger three. They fill up with
-# what each message adds to the pages, and then stay. The bound is still less than one small object of each message.
+# SQLite's page caches, 32 MiB for each connection: the broker has one, a worker with a SQLite ledger three. They grow
+# with what each message adds to the pages, up to their limit. The bound is still below one small object per message.
 CACHE: Final = 32 * figures.MIB
 CACHED_BYTES: Final = 100
-EFFECT_BYTES: Final = 40  # of one row of effects, which are kept
-KEY_BYTES: Final = 700  # of one key in the ledger, with its indexes; PostgreSQL's pages are half empty
+EFFECT_BYTES: Final = 40  # for one effect; effects are never deleted
+KEY_BYTES: Final = 700  # for one key in the ledger, with its indexes; PostgreSQL's pages are half empty
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. `rate` 0: `share` of the peak, which is measured first."""
+    """What to run. If `rate` is 0, the soak runs at `share` of the peak, which is measured first."""
 
     seconds: float
     folder: Path
@@ -81,14 +85,14 @@ class Disk:
 
 @dataclass(slots=True)
 class Result:
-    """What was measured; `findings` and `slow` are failures, each a sentence. A busy machine can cause the latter."""
+    """What was measured. `findings` and `slow` are failures, a sentence each; a busy machine can cause the latter."""
 
     plan: Plan
     peak: float = 0.0
     rate: float = 0.0
     sends: Records = field(default_factory=lambda: np.empty(0, RECORD))
     effects: Records = field(default_factory=lambda: np.empty(0, RECORD))
-    began: float = 0.0  # of the soak, by the machine's steady clock
+    began: float = 0.0  # when the soak began, by the monotonic clock
     samples: list[Sample] = field(default_factory=list)
     disk: list[Disk] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
@@ -96,8 +100,8 @@ class Result:
     slow: list[str] = field(default_factory=list)
 
     def latencies(self) -> Records:
-        """Of each message that was sent during the soak: `n` is its number, `at` the seconds from its acceptance to
-        its effect. A send whose answer was lost may have had its effect before it is known to be accepted."""
+        """The latency of each message that was sent during the soak: `n` is its number, `at` the seconds from its
+        acceptance to its effect. It is 0 if the effect came first, which can happen if the answer to a send is lost."""
         sent = np.full(int(max(self.sends["n"].max(initial=-1), self.effects["n"].max(initial=-1))) + 1, np.nan)
         sent[self.sends["n"]] = self.sends["at"]
         own: Records = self.effects[sent[self.effects["n"]] >= self.began].copy()
@@ -140,7 +144,7 @@ class Soak:
         return self.result
 
     def judge(self) -> None:
-        """Everything that can be said of the figures once the processes have ended."""
+        """All checks that are made after the processes have ended."""
         result, seconds = self.result, self.plan.seconds
         result.findings += history.findings(result.sends, result.effects)
         result.findings += figures.memory_findings(result.samples, seconds, caches(result))
@@ -152,7 +156,7 @@ class Soak:
 
 
 class _Run:
-    """The parts of a run in their order, while the processes live."""
+    """The parts of a run, in order, while the processes are running."""
 
     def __init__(self, soak: Soak, broker: BrokerProcess, fleet: Fleet, effects: Effects) -> None:
         self._plan, self._result, self._notify = soak.plan, soak.result, soak._notify
@@ -182,7 +186,7 @@ class _Run:
         result.sends, result.effects = history.read_sends(self._sends), self._effects.all()
 
     def _measure_peak(self) -> int:
-        """Send as fast as the workers keep up, and count effects. Returns the first number that is free."""
+        """Send as fast as the workers keep up, and count effects. Returns the first free number for messages."""
         producer = produce(self._broker, self._plan.folder, self._sends[0], "--seconds", "86400")
         with ended(producer):
             until(lambda: self._effects.count() or not self._fleet.is_running, "the first effect")
@@ -238,7 +242,7 @@ class _Run:
         self._notify(f"{at:6.0f} s: {rate:,.0f} effects/s, {visible:,} wait, {in_flight:,} in flight; {uses}")
 
     def _drain(self) -> None:
-        """Until the queue is empty: then whatever has no effect is lost."""
+        """Wait until the queue is empty. After that, a message without an effect is lost."""
         try:
             until(lambda: counts(self._client, QUEUE) == (0, 0, 0), "an empty queue", DRAIN_SECONDS)
         except TimeoutError as error:
@@ -248,7 +252,7 @@ class _Run:
 
 
 def caches(result: Result) -> dict[str, float]:
-    """By how much the page caches of each process may fill up in the second half of the run."""
+    """By how much the page caches of each process may grow in the second half of the run."""
     messages = result.rate * result.plan.seconds / 2
     filling = {"broker": min(CACHE, CACHED_BYTES * messages)}
     if result.plan.store == "sqlite":
@@ -258,7 +262,7 @@ def caches(result: Result) -> dict[str, float]:
 
 
 def disk_findings(result: Result) -> list[str]:
-    """The broker's folder stays as it is; the ledger grows by the keys it remembers and the rows that effects are."""
+    """The broker's folder must not grow. The ledger may grow by its keys and by the rows of the effects."""
     seconds = result.plan.seconds
     messages = result.rate * seconds / 2
     keys = 0.0 if seconds > 3 * result.plan.retention else messages * KEY_BYTES
@@ -282,7 +286,7 @@ def disk_findings(result: Result) -> list[str]:
 
 @contextmanager
 def _store(plan: Plan, broker: BrokerProcess) -> Iterator[tuple[AppSettings, Effects]]:
-    """The ledger, and where effects are."""
+    """The ledger of the plan, and the place of the effects."""
     common = {"endpoint": broker.url, "retention": plan.retention, "flaw": plan.flaw}
     if plan.store == "postgres":
         from servers import postgres

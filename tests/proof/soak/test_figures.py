@@ -1,4 +1,4 @@
-"""The soak's checks find what they are for, in figures that are made up: a leak, a slope, a latency that rises."""
+"""The soak's checks find what they should in made-up figures: a leak, a slope, a latency that rises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has come and gone leaves nothing behind: connections, queues, and apps that were started and stopped."""
+"""Connections and queues that come and go, and apps that are started and stopped, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def uses(process: psutil.Process) -> tuple[int, int]:
 
 
 def connections(process: psutil.Process) -> int:
-    """That are not the one which listens."""
+    """The number of its connections, without the one that listens."""
     return sum(connection.status != psutil.CONN_LISTEN for connection in process.net_connections())
 
 
@@ -105,7 +105,7 @@ def test_an_app_that_is_started_and_stopped_a_thousand_times_leaves_nothing_behi
         start_and_stop(3)
         before, memory = uses(process), process.memory_info().rss
         start_and_stop(STARTS)
-        # Connections to the broker are in this process twice; the client keeps those that it may need again.
+        # The broker is in this process, so each connection to it counts twice; the client keeps some to reuse them.
         until(lambda: uses(process)[1] <= before[1] + 1, "the end of all threads")
         assert uses(process)[0] <= before[0] + 4
         assert process.memory_info().rss - memory < MEMORY

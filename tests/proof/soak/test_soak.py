@@ -1,4 +1,4 @@
-"""The soak and the overloads, short: correctness and leaks are asserted, not times. And the soak finds mistakes."""
+"""Short runs of the soak and the overloads: correctness and leaks are asserted, not times. The soak must find flaws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On the PYTHONPATH of a driver that is to be killed, and of its executors: has them killed at a crash point."""
+"""On the PYTHONPATH of a driver that a test kills, and of its executors: kills them at a crash point."""
 
 import os
 
