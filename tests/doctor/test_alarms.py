@@ -290,7 +290,7 @@ def test_a_queue_that_is_not_there_is_an_error_with_the_way_out(
 
 def test_a_dead_letter_queue_is_given_only_where_nobody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["alarms", "orders", "--dlq", "morgue"]) == 2
-    assert "--dlq goes with --offline" in capsys.readouterr().err
+    assert "--dlq needs --offline and one QUEUE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("topic", ["notarn", "arn:aws:sqs:eu-west-1:123456789012:ops", "arn:aws:sns:eu-west-1:12:ops"])
