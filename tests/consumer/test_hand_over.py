@@ -25,10 +25,21 @@ def test_no_more_slots_are_taken_than_there_are() -> None:
 def test_no_slot_is_given_out_while_too_many_bytes_are_in_flight() -> None:
     slots = Admission(12, 100)
     assert slots.take(1, 0) == 1
-    slots.add_bytes(100)
+    slots.receive_ended(1, 1, 100)
     assert slots.take(1, 0) == 0
     slots.give(1, 50)
     assert slots.take(1, 0) == 1
+
+
+def test_what_receives_under_way_are_expected_to_bring_counts_as_bytes() -> None:
+    slots = Admission(40, 100)
+    assert slots.take(2, 0) == 2
+    slots.receive_ended(2, 1, 10)
+    assert slots.take(10, 0) == 10  # some 100 bytes
+    assert slots.take(10, 0) == 0
+    slots.receive_ended(10)
+    assert slots.take(10, 0) == 10
+    assert (slots.free, slots.bytes) == (29, 10)
 
 
 def test_a_single_free_slot_is_not_kept_waiting_for_company() -> None:

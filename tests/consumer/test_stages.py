@@ -197,6 +197,21 @@ def test_after_a_worker_has_died_nothing_is_received_ahead_for_a_minute(place: P
     assert in_flight.admission.count == in_flight.concurrency + MOST_AHEAD
 
 
+def test_a_body_counts_as_bytes_until_its_message_is_deleted(place: Place) -> None:
+    """Deletes that wait for SQS are in memory, too. Their slots are free."""
+    body = {"id": 7, "pad": "x" * 1_000}
+    place.send(body)
+    worker = place.worker(shop(Calls()))
+    consumer = take(worker)
+    admission = consumer.in_flight.admission
+    assert consumer.worker.run_once()
+    assert consumer.recorder.run_once()
+    assert (admission.in_use, admission.bytes > 1_000) == (0, True)
+    assert consumer.acknowledger.run_once()
+    assert (admission.in_use, admission.bytes) == (0, 0)
+    assert place.is_empty()
+
+
 def test_a_limit_of_the_users_is_a_limit() -> None:
     for limit in (0, 7):
         assert handled(Prefetch(lease=30, limit=limit), 0.0).ahead(32) == limit

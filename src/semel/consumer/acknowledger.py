@@ -48,6 +48,7 @@ class Acknowledger(Stage[Delivery]):
         setup.tools.crash("after_delete")
         now = setup.tools.monotonic()
         self._in_flight.apply(Event.DELETED, items)
+        self._in_flight.admission.give(0, sum([delivery.size for delivery in items]))
         deleted = [delivery for delivery, failure in zip(items, failures, strict=True) if failure is None]
         metrics.deleted.add(len(deleted))
         metrics.start_to_deleted.observe_all([now - d.started_at for d in deleted if d.started_at])

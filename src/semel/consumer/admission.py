@@ -1,7 +1,8 @@
 """How many messages this process may hold: the only limit on receiving.
 
-A receive asks for no more than there are free slots, so nothing waits in a hidden buffer. Bytes are limited too: once
-the bodies in flight exceed their limit, no further receive is made until some have gone.
+A receive asks for no more than there are free slots, so nothing waits in a hidden buffer. Bytes are limited too: no
+receive is made while the bodies in memory, and those that other receives are expected to bring, exceed their limit. A
+message has its slot until its outcome is recorded; its body counts until it is deleted.
 
 There is a slot for each handler that may run, and for messages received ahead, so that handlers need not wait for SQS
 and the ledger. How many ahead follows from measurements: what the handlers can start within twice the time that a
@@ -31,6 +32,8 @@ class Admission:
         self._max_bytes = max_bytes
         self._free = self.count
         self._bytes = 0
+        self._asked = 0  # messages that receives under way have asked for
+        self._size = 0.0  # bytes of a message, on average
         self._waiting = 0
         self._changed = threading.Condition(threading.Lock())
 
@@ -60,7 +63,19 @@ class Admission:
                 self._await(half, min(timeout, MOMENT))
             slots = max(0, min(most, self._free))  # `resize` may have removed some meanwhile
             self._free -= slots
+            self._asked += slots
             return slots
+
+    def receive_ended(self, slots: int, kept: int = 0, size: int = 0) -> None:
+        """The receive for which `slots` were taken has ended, with `kept` new messages of `size` bytes in all."""
+        with self._changed:
+            self._asked -= slots
+            self._free += slots - kept
+            self._bytes += size
+            if kept:
+                self._size += (size / kept - self._size) * (WEIGHT if self._size else 1.0)
+            if self._waiting:
+                self._changed.notify_all()
 
     def resize(self, handlers: int, ahead: int) -> None:
         """Change the number of slots. While more than that are in use, none is given out."""
@@ -82,11 +97,7 @@ class Admission:
                 self._waiting -= 1
 
     def _ready(self, least: int) -> bool:
-        return self._free >= least and self._bytes < self._max_bytes
-
-    def add_bytes(self, size: int) -> None:
-        with self._changed:
-            self._bytes += size
+        return self._free >= least and self._bytes + self._asked * self._size < self._max_bytes
 
     def give(self, count: int, size: int = 0) -> None:
         with self._changed:

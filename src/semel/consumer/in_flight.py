@@ -206,7 +206,7 @@ class InFlight:
             elif action is Action.DELETE:
                 inboxes.delete.put(chunk)
             elif action is Action.END:
-                self._end(chunk)
+                self._end(chunk, deleted=Action.DELETE in actions)
             elif action in (Action.HIDE_FOR_RETRY, Action.HIDE_FOR_LEASE, Action.SHOW):
                 inboxes.hide.put(self._hidden(chunk, action))
             elif action is Action.DEAD_LETTER:
@@ -251,7 +251,8 @@ class InFlight:
     def returned(self, delivery: Delivery, hidden_for: float) -> None:
         self._on_returned(self, delivery, hidden_for)
 
-    def _end(self, chunk: Sequence[Delivery]) -> None:
+    def _end(self, chunk: Sequence[Delivery], *, deleted: bool) -> None:
+        """Free the slots of messages. If they are deleted, `Acknowledger` frees their bytes."""
         with self.lock:
             for delivery in chunk:
                 self.deliveries.pop(delivery.number, None)
@@ -261,7 +262,7 @@ class InFlight:
                 if self._by_key.get(delivery.ledger_key) is delivery:
                     del self._by_key[delivery.ledger_key]
             duplicates = [other for delivery in chunk if delivery.duplicates for other in delivery.duplicates]
-        self.admission.give(len(chunk), sum([delivery.size for delivery in chunk]))
+        self.admission.give(len(chunk), 0 if deleted else sum([delivery.size for delivery in chunk]))
         if duplicates:
             self._show(duplicates)
         if self.setup.fifo:

@@ -87,10 +87,10 @@ class Receiver:
         try:
             received = self._setup.queue.receive(slots, wait, visibility=lease, attempt_id=attempt_id, cancel=cancel)
         except BaseException:
-            in_flight.admission.give(slots)
+            in_flight.admission.receive_ended(slots)
             raise
         if not received:
-            in_flight.admission.give(slots)
+            in_flight.admission.receive_ended(slots)
             return 0
         now = tools.monotonic()
         in_flight.prefetch.observe_receive(now - before)
@@ -98,11 +98,9 @@ class Receiver:
         # A long poll waits before SQS hands a message over. The answer may have taken longer than is allowed for here;
         # the claim decides even then: visibility saves work, it does not protect.
         chunk = in_flight.add(received, before if now - before < 1 else now - 1, now)
-        if unused := slots - len(chunk):
-            in_flight.admission.give(unused)
+        in_flight.admission.receive_ended(slots, len(chunk), sum([delivery.size for delivery in chunk]))
         if not chunk:
             return len(received)
-        in_flight.admission.add_bytes(sum([delivery.size for delivery in chunk]))
         if in_flight.stopping or in_flight.paused:
             in_flight.give_up(chunk)
         else:
