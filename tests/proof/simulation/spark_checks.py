@@ -182,7 +182,7 @@ class Checks:
         self._check_history()
         if not world.queue_is_empty:
             world.simulator.violate("stuck", "the queue is not empty")
-        gone = self.lost_segments - set(self.committed) - set(self.handled)
+        gone = {key for key in self.lost_segments - {*self.committed, *self.handled} if not self._is_rivals(key)}
         if gone and not self.older and not world.damage_seen:
             world.simulator.violate("silent", f"{sorted(gone)} were in a lost segment, and nobody said so")
         self._check_bounds()
