@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from semel.broker import running
+from semel.spark.segments.model import task_count
 from semel.spark.segments.segment_log import SegmentLog
 from semel.spark.segments.storage import open_store
 from spark import cluster, crashing
@@ -132,18 +133,31 @@ def test_killed_executors_and_a_task_that_fails_half_way_lose_and_double_nothing
 def test_twins_that_race_for_a_seal_lose_and_double_nothing(
     spark_cluster: Cluster, orders: Orders, tmp_path: Path
 ) -> None:
-    # One task stands still between its receive and its seal, long enough for its twin. And about one call in each batch
-    # is slow, which makes its task slow.
-    still = f"point=before-seal;group={NOBODY};linger=7;once={tmp_path}/stood-still;when={commits(tmp_path)}/1"
+    # One task stands still between its receive and its seal, until its twin has sealed. And about one call in each
+    # batch is slow, which makes its task slow.
+    stands_still, goes_on = tmp_path / "stands-still", tmp_path / "goes-on"
+    still = (
+        f"point=before-seal;group={NOBODY};once={stands_still};when={commits(tmp_path)}/1;linger=120;until={goes_on}"
+    )
     settings = SPECULATION | {"spark.executorEnv.SEMEL_SPARK_KILL": still}
     trial = trial_on(spark_cluster, orders, tmp_path, spark=settings)
     orders.broker.faults.set("latency", 0.02, queue=crashing.QUEUE, milliseconds=2_500)
+    log = SegmentLog(open_store(str(trial.checkpoint / "segments")))
+
+    def twin_has_sealed() -> bool:
+        plan = log.plan(3)  # of Spark's batch 2; it is dropped after the commit
+        if plan is None:
+            return log.through() >= 3
+        return len({segment_id.task for segment_id in log.files(3).all}) == task_count(plan)
+
     with trial.driver() as driver:
+        assert crashing.wait_until(stands_still.exists, driver)
+        assert crashing.wait_until(twin_has_sealed, driver)
+        goes_on.touch()
         crashing.wait_until(trial.is_done, driver)
         driver.stop()
     audit = crashing.audited(orders, trial.sink)
     assert audit.passed, audit
-    assert (tmp_path / "stood-still").exists()
     assert audit.delivered > audit.sent  # attempts that lost a race returned their messages
 
 

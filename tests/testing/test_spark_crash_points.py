@@ -52,6 +52,13 @@ def test_nothing_is_killed_before_the_file_it_waits_for_exists(tmp_path: Path) -
     assert (tmp_path / "once").exists()
 
 
+def test_it_lingers_no_longer_than_until_a_file_exists(tmp_path: Path) -> None:
+    (tmp_path / "until").touch()
+    killer = Killer("after-seal", 2**30, str(tmp_path / "once"), linger=3_600, until=str(tmp_path / "until"))
+    killer("after-seal")
+    assert (tmp_path / "once").exists()
+
+
 def test_an_unknown_point_is_refused_with_the_names_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crash_points, "on_point", None)
     monkeypatch.setenv(VARIABLE, "point=lunch;group=1;once=/x")

@@ -2,7 +2,8 @@
 
 SEMEL_SPARK_KILL="point=after-seal;group=4711;once=/path" sends SIGKILL to the process group 4711 when the point is
 first reached, and creates the file at `once`, so that no process kills again. With "when=/path", it kills only after
-that file exists. With "linger=7", the process that sent the signal then sleeps for seven seconds, if it survives.
+that file exists. With "linger=7", the process that sent the signal then sleeps for seven seconds, if it survives; with
+"until=/path", only until that file exists.
 
 The rule: the variable alone does nothing. A process must call `register`; a test's driver and its executors do so in a
 `sitecustomize` on their PYTHONPATH.
@@ -29,15 +30,15 @@ class Killer:
     once: str
     when: str = "/"
     linger: float = 0.0
+    until: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Killer:
         parts = dict(part.split("=", 1) for part in text.split(";"))
         if parts.get("point") not in crash_points.POINTS:
             raise ValueError(f"{VARIABLE}={text}: the points are {', '.join(crash_points.POINTS)}")
-        return cls(
-            parts["point"], int(parts["group"]), parts["once"], parts.get("when", "/"), float(parts.get("linger", 0))
-        )
+        when, linger, until = parts.get("when", "/"), float(parts.get("linger", 0)), parts.get("until")
+        return cls(parts["point"], int(parts["group"]), parts["once"], when, linger, until)
 
     def __call__(self, point: str) -> None:
         if point != self.point or not os.path.exists(self.when):
@@ -48,7 +49,9 @@ class Killer:
             return
         with suppress(ProcessLookupError):
             os.killpg(self.group, signal.SIGKILL)
-        time.sleep(self.linger)  # a process outside the group goes on, as a zombie does
+        ends = time.monotonic() + self.linger  # a process outside the group goes on after that, as a zombie does
+        while (left := ends - time.monotonic()) > 0 and not (self.until is not None and os.path.exists(self.until)):
+            time.sleep(min(left, 0.05))
 
 
 def register() -> None:
