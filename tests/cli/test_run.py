@@ -400,6 +400,8 @@ def test_a_flag_wins_over_the_app_and_the_app_over_a_variable(shop: Shop, orders
     [
         (("run", "nowhere:app"), "there is no module 'nowhere'"),
         (("run", "shop"), "write it as module:app"),
+        (("run", ":app"), "write it as module:app"),
+        (("run", "../shop:app"), "write it as module:app"),
         (("run", "shop:nothing"), "is not an App"),
         (("run", "shop:app", "--queue", "nope"), "no handler for 'nope'"),
         (("run", "shop:app", "--lease", "soon"), "--lease soon: 'soon' is not a duration"),
