@@ -249,7 +249,7 @@ class Runtime:
             limit = f"the end of the drain, {self.drain:g} s"
         for name, count in left.items():
             logger.error(
-                "%d handlers of %s were still running at %s; their messages will come back", count, name, limit
+                "handlers of %s that were still running at %s: %d; their messages will come back", name, limit, count
             )
 
     def _in_progress(self) -> bool:
