@@ -39,6 +39,11 @@ def one_line(text: str) -> str:
     return printable(text.replace("\n", " ").replace("\t", " "))
 
 
+def reason(error: object) -> str:
+    """What the system says about an error, without its number: `Connection refused`."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def moment(at: float | None) -> str:
     """2026-11-15 14:03:22, in UTC."""
     try:
@@ -55,6 +60,8 @@ def count(value: float, thing: str = "") -> str:
 def _plural(thing: str) -> str:
     if thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u"):
         return f"{thing[:-1]}ies"
+    if thing.endswith("s"):
+        return f"{thing}es"
     return f"{thing}s" if thing else ""
 
 

@@ -119,7 +119,11 @@ def test_export_writes_a_file_or_standard_output(shell: Shell, tmp_path: Path) -
             2,
             "--max-receive and --dashboard exclude each other",
         ),
-        (["queues", "--dashboard", "http://127.0.0.1:1"], 1, "no answer from the dashboard at http://127.0.0.1:1"),
+        (
+            ["queues", "--dashboard", "http://127.0.0.1:1"],
+            1,
+            "no answer from the dashboard at http://127.0.0.1:1: Connection refused; is it running?",
+        ),
     ],
 )
 def test_mistakes_have_their_exit_code_and_a_sentence(
@@ -201,6 +205,11 @@ def test_a_part_of_an_options_name_is_not_the_option(shell: Shell, part: str) ->
     ran = shell("dlq", "delete", DLQ, *(["--yes"] if part == "--al" else ["--all"]), part)
     assert ran.code == 2
     assert shell.count() == 1
+
+
+def test_one_message_is_in_the_singular(shell: Shell) -> None:
+    shell.dead_letter(1)
+    assert f"redrive all 1 message in {DLQ}\n" in shell("dlq", "redrive", DLQ, "--all", "--dry-run").err
 
 
 def test_a_flag_wins_over_the_variable(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,13 @@ def test_tail_shows_new_messages_until_its_limit_and_receives_none(shell: Shell)
     assert {message["Attributes"]["ApproximateReceiveCount"] for message in sent(shell)} == {"0"}
 
 
+@pytest.mark.parametrize("command", ["peek", "tail"])
+def test_a_queue_that_does_not_exist_is_named_with_the_command_that_lists_all(shell: Shell, command: str) -> None:
+    ran = shell("messages", command, "nowhere")
+    assert ran.code == 1
+    assert f"there is no queue nowhere at {shell.client.endpoint}; `semel queues list` shows all queues" in ran.err
+
+
 def test_tail_filters_and_ends_with_130_at_ctrl_c(shell: Shell) -> None:
     terminal = Terminal("messages", "tail", "orders", "--interval", "50ms", "--where", "$.n > 1")
     terminal.until("new messages of orders")

@@ -130,7 +130,7 @@ def test_describe_explains_the_attributes(shell: Shell, monkeypatch: pytest.Monk
     description = shell("queues", "describe", "orders", "--output", "json").json
     assert (description["dead_letter_queue"], description["attributes"]["VisibilityTimeout"]) == (DLQ, "30")
     missing = shell("queues", "describe", "nowhere")
-    assert (missing.code, "there is no queue nowhere at http" in missing.err) == (1, True)
+    assert (missing.code, "`semel queues list` shows all queues" in missing.err) == (1, True)
 
 
 @pytest.mark.parametrize("action", ["purge", "delete"])

@@ -166,7 +166,7 @@ def test_handlers_that_outlast_the_drain_make_it_4(shop: Shop, orders: Queue) ->
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 4, errors
-    assert "1 handlers of orders were still running at the end of the drain, 0.5 s" in errors
+    assert "1 handler of orders still running at the end of the drain, 0.5 s" in errors
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -182,7 +182,7 @@ def test_ctrl_c_drains_and_the_second_one_ends_it_at_once_and_says_so(
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 4, errors
-    assert "1 handlers of orders were still running at the second signal" in errors
+    assert "1 handler of orders still running at the second signal" in errors
     assert "Traceback" not in errors
 
 
@@ -400,6 +400,8 @@ def test_a_flag_wins_over_the_app_and_the_app_over_a_variable(shop: Shop, orders
     [
         (("run", "nowhere:app"), "there is no module 'nowhere'"),
         (("run", "shop"), "write it as module:app"),
+        (("run", ":app"), "write it as module:app"),
+        (("run", "../shop:app"), "write it as module:app"),
         (("run", "shop:nothing"), "is not an App"),
         (("run", "shop:app", "--queue", "nope"), "no handler for 'nope'"),
         (("run", "shop:app", "--lease", "soon"), "--lease soon: 'soon' is not a duration"),

@@ -244,7 +244,8 @@ def test_the_command_line_shows_workers_and_tells_them_what_to_do(
         run.until(lambda: run.queue()["in_progress"] == 1)
         code, said, _ = semel(tmp_path, "workers", "list")
         assert code == 0
-        assert "shop:app" in said
+        assert "  shop:app  pid " in said
+        assert ", 1 process, up " in said
         assert "orders: concurrency 4, 1 in progress" in said
         assert "working for" in said
         code, said, _ = semel(tmp_path, "workers", "pause", "--queue", "orders")

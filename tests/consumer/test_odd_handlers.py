@@ -288,6 +288,20 @@ class TestRaised:
         assert sorted(failed, key=int) == [str(number) for number in range(len(RAISED))]
         assert len(done) == len(RAISED) + 8
 
+    def test_an_async_handler_that_ends_cancelled_has_failed_and_is_logged(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = App()
+
+        @app.handler("orders", key="$.id")
+        async def handle(order: dict[str, Any]) -> None:
+            raise asyncio.CancelledError
+
+        place.send({"id": 7})
+        assert place.worker(app, retry=Fixed(5)).drain() == 0
+        assert len(place.messages("orders")) == 1
+        assert "the handler failed: CancelledError" in caplog.text
+
     def test_whatever_batch_handlers_raise_all_workers_go_on(self, app: App) -> None:
         failed = set[str]()
 

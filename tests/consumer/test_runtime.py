@@ -276,8 +276,8 @@ def test_what_is_left_at_the_end_of_the_drain_is_reported_and_comes_back(app: Ap
         go_on.set()
 
 
-def test_async_handlers_that_do_not_finish_in_time_are_cancelled_and_given_back(
-    app: App, broker: EmbeddedBroker
+def test_async_handlers_that_do_not_finish_in_time_are_cancelled_logged_and_given_back(
+    app: App, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = make_queue(app)
     begun, cancelled = threading.Event(), threading.Event()
@@ -296,6 +296,7 @@ def test_async_handlers_that_do_not_finish_in_time_are_cancelled_and_given_back(
         report = run.stop()
     assert cancelled.is_set()
     assert report.clean
+    assert "the handler was cancelled: the worker is stopping" in caplog.text
     assert len(broker.peek("orders", state="visible")) == 1
 
 

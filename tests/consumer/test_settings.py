@@ -10,7 +10,7 @@ import pytest
 from semel import App
 from semel.consumer import settings
 from semel.consumer.app import DEFAULT_DRAIN
-from semel.consumer.settings import Settings, duration_text
+from semel.consumer.settings import OPTIONS, Settings, duration_text
 from semel.durations import seconds
 from semel.errors import SemelError
 
@@ -94,3 +94,11 @@ def test_an_app_drains_as_long_as_it_says_else_as_the_variable_says(monkeypatch:
     monkeypatch.setenv("SEMEL_DRAIN", "2m")
     assert App().drain_limit == 120
     assert App(drain=0).drain_limit == 0
+    monkeypatch.setenv("SEMEL_DRAIN", "soon")
+    with pytest.raises(SemelError, match="invalid SEMEL_DRAIN: 'soon' is not a duration"):
+        App()
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    settings = resolve(environment={f"SEMEL_{name.upper()}": "" for name in OPTIONS})
+    assert settings == resolve()

@@ -92,10 +92,22 @@ def test_a_line_reads_back_as_the_message() -> None:
     assert (again.redrives, again.trace, again.by_semel, again.original_id) == (2, "Root=1", True, "aa11")
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"semel": 1}', b'{"semel": 2, "id": "x"}', b'{"semel":1,"id":5}'])
-def test_a_line_that_is_no_message_is_named(text: bytes) -> None:
-    with pytest.raises(SnapshotError, match=r"x\.jsonl, line 7"):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "(Input is a zero-length"),
+        (b"{", "(unexpected end of data"),
+        (b"[]", "(it is not a JSON object)"),
+        (b'{"semel": 1}', "('id' is missing)"),
+        (b'{"semel": 2, "id": "x"}', "written by a newer Semel (format 2)"),
+        (b'{"semel":1,"id":5}', "(id is not a string)"),
+    ],
+)
+def test_a_line_that_is_no_message_is_named_with_the_reason(text: bytes, why: str) -> None:
+    with pytest.raises(SnapshotError) as caught:
         snapshots.read(text, 7, "x.jsonl")
+    assert str(caught.value).startswith("x.jsonl, line 7")
+    assert why in str(caught.value)
 
 
 def test_half_a_line_at_the_end_of_a_file_was_never_relied_on(tmp_path: Path) -> None:
@@ -127,8 +139,11 @@ def test_what_is_deleted_is_in_the_snapshot_and_comes_back_as_it_was(
     back = ended(service.restore(path))
     assert (back.state, back.counts.sent) == (State.DONE, 12)
     assert shown(place) == before
+    assert job.messages[-1].text == f"deleted 12 messages; to restore: semel dlq restore {path}"
+    assert back.messages[-1].text == f"restored 12 messages to {DLQ}"
     again = ended(service.restore(path))
     assert (again.state, again.counts.sent, again.counts.skipped) == (State.DONE, 0, 12)
+    assert again.messages[0].text == "skipped 12 messages that an earlier run sent"
     assert len(ids(place)) == 25
     assert audited(service) == [
         ("delete", "begun", None),
@@ -367,6 +382,7 @@ def test_a_delete_that_dies_before_it_deletes_and_its_restore_double_nothing(pla
     job = Job("restore", DLQ)
     Restorer(place.client, file, folder=tmp_path, clock=place.clock.now).run(job)
     assert (job.counts.sent, job.counts.skipped) == (0, 5)
+    assert job.messages[0].text == f"skipped 5 messages still in {DLQ}"
     assert shown(place) == before
 
 
@@ -518,8 +534,10 @@ def test_the_audit_log_is_read_newest_first_and_filtered(tmp_path: Path) -> None
 def test_what_cannot_be_written_down_is_not_done(place: Place, service: DeadLetterService) -> None:
     dead_letter(place, 2)
     service.audit.path.mkdir()
-    with pytest.raises(AuditError, match="not done, as it cannot be written to the audit log"):
+    with pytest.raises(AuditError, match=f"^delete {DLQ}: not done, as it cannot be written to the audit log"):
         service.delete(DLQ, all=True)
+    with pytest.raises(AuditError, match=r"^annotate: not done, as"):
+        service.audit.write("ann", "annotate")
     assert len(ids(place)) == 2
 
 

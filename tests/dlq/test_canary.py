@@ -101,7 +101,8 @@ def test_without_a_worker_nothing_follows(either: Site) -> None:
     either.dead_letter("a1", "b1", "c1")
     job = either.redrive(canary=1, canary_wait=30, rest=lambda _job, seconds: either.place.clock.advance(seconds))
     assert job.state is State.STOPPED
-    assert "is not known after 30 s" in job.reason
+    assert job.messages[0].text == "sent 1 canary message; waiting up to 30 s for the outcome"
+    assert "the outcome of the canary message is not known after 30 s" in job.reason
     assert "Is a worker running on their queue? A longer --canary-wait gives it more time." in job.reason
     assert len(either.names()) == 1
     assert len(either.dead_names("visible")) == 2

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -164,6 +165,15 @@ def webhook() -> Iterator[Webhook]:
     webhook = Webhook()
     yield webhook
     webhook.close()
+
+
+def test_a_webhook_that_nobody_serves_is_named_without_the_number_of_the_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    watch = Watch(None)
+    watch.check([queue(2)], 5.0)
+    problem = watching.post(watch.state.pending[0], f"http://127.0.0.1:{port}/x", sleep=lambda _: None)
+    assert problem.endswith("did not accept the alarm for orders-dlq: Connection refused")
 
 
 def test_a_webhook_that_fails_and_recovers_gets_the_alarm(tmp_path: Path, webhook: Webhook) -> None:

@@ -259,6 +259,14 @@ def test_a_wrong_setting_is_named(options: dict[str, Any], text: str) -> None:
         Client(**(settings | options))
 
 
+def test_a_wrong_endpoint_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", "127.0.0.1:9324")
+    with pytest.raises(
+        BadConfiguration, match=r"^AWS_ENDPOINT_URL_SQS, .*: Invalid endpoint: .*Write http://host:port"
+    ):
+        Client(region="eu-west-1")
+
+
 def test_credentials_that_cannot_be_fetched_say_why(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[default]\nregion=eu-west-1\ncredential_process=/bin/false\n")
     with Client("http://127.0.0.1:1") as client:

@@ -415,8 +415,15 @@ def _show(args: argparse.Namespace, message: DeadLetterMessage) -> None:
 def _from_broker(queue: Queue, admin: Admin) -> Iterator[list[DeadLetterMessage]]:
     """Yields what arrived since the previous poll. It goes by places in the queue, so that nothing is received."""
     from semel.dlq.messages import DeadLetterMessage
+    from semel.dlq.queues import no_such_queue
+    from semel.sqs.client.admin import AdminError
 
-    place = admin.peek(queue.name, limit=1, bodies=False).end
+    try:
+        place = admin.peek(queue.name, limit=1, bodies=False).end
+    except AdminError as error:
+        if error.status == 404:
+            raise no_such_queue(queue) from None
+        raise
     yield []
     while True:
         after: int | None = place

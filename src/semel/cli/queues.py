@@ -343,15 +343,13 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _read(queue: Queue) -> tuple[QueueSummary, dict[str, str]]:
     """The summary, with the source queues of a dead-letter queue; and the attributes."""
-    from semel.dlq.queues import source_urls
+    from semel.dlq.queues import no_such_queue, source_urls
     from semel.sqs.errors import QueueNotFound, SqsError
 
     try:
         attributes = queue.attributes()
     except QueueNotFound:
-        raise SemelError(
-            f"there is no queue {queue.name} at {queue.client.endpoint}; semel queues list shows all queues"
-        ) from None
+        raise no_such_queue(queue) from None
     try:
         sources = tuple(sorted(source_urls(queue)))
     except SqsError:  # no permission for that

@@ -41,12 +41,12 @@ def add_to(commands: Any) -> None:
             --explain shows which one is in effect.
         """,
         codes={
-            ExitCode.OK: "stopped, no handler was interrupted; with --exit-when-empty: the queues are empty",
+            ExitCode.OK: "stopped, no handler was still running; with --exit-when-empty: the queues are empty",
             ExitCode.FAILED: "could not start, or had to stop; the reason is on standard error",
             ExitCode.STOPPED: "stopped while handlers were running: their messages return to the queue (on Spark: the "
             "next start runs their batch again); or --exit-when-empty left messages that wait for a retry or are in "
             "the outbox",
-            ExitCode.INTERRUPTED: "stopped with Ctrl-C, no handler was interrupted",
+            ExitCode.INTERRUPTED: "stopped with Ctrl-C, no handler was still running",
         },
     )
     parser.add_argument("app", metavar="MODULE:APP", help="the App to run, such as shop:app or shop.workers:app")

@@ -299,7 +299,8 @@ def _listed(reply: _Answer, only: Sequence[str] | None) -> str:
         return f"{reply.worker}: {reply.error}"
     worker = reply.answer
     up = output.duration(round(time.time() - float(worker["started"])))
-    lines = [f"{worker['id']}  {worker['app']}  pid {worker['pid']}, {worker['processes']} processes, up {up}"]
+    processes = output.count(worker["processes"], "process")
+    lines = [f"{worker['id']}  {worker['app']}  pid {worker['pid']}, {processes}, up {up}"]
     for name, queue in sorted(worker["queues"].items()):
         if only and name not in only:
             continue

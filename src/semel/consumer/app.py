@@ -79,7 +79,7 @@ class App:
         self._client = client
         self._address: tuple[str | None, ...] = (endpoint_url, region, profile)
         self._attempt_log = attempt_log
-        self.drain_limit = seconds(os.environ.get("SEMEL_DRAIN") or DEFAULT_DRAIN if drain is None else drain)
+        self.drain_limit = _drain_from_environment() if drain is None else seconds(drain)
         self.options = options
         self.handlers: dict[str, Handler] = {}
         self._drain: Callable[[], int] | None = None
@@ -335,6 +335,14 @@ class App:
             yield
         finally:
             self._drain = None
+
+
+def _drain_from_environment() -> float:
+    text = os.environ.get("SEMEL_DRAIN")
+    try:
+        return seconds(text) if text else DEFAULT_DRAIN
+    except SemelError as error:
+        raise SemelError(f"invalid SEMEL_DRAIN: {error}") from None
 
 
 def _warn_of_new_keys(setups: Sequence[QueueSetup], ledger: Ledger) -> None:

@@ -61,7 +61,7 @@ def load_app(options: RunOptions) -> App:
 def _import_app(name: str) -> App:
     """The app that `module:attribute` names; the current folder is looked in first."""
     module_name, separator, attribute = name.partition(":")
-    if not separator or not attribute:
+    if not separator or not attribute or not all(module_name.split(".")):
         raise AppNotFound(f"{name!r} does not name an app: write it as module:app, for example shop:app")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

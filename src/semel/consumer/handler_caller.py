@@ -259,9 +259,13 @@ class HandlerCaller:
             result = await handler.function(delivery.value, **extras)
             self._keep_result(delivery, _done(result))
             event = Event.SUCCEEDED
-        except asyncio.CancelledError:
-            delivery.error = "cancelled"
-            event = Event.ABANDONED if self._in_flight.stopping or delivery.is_lost else Event.FAILED
+        except asyncio.CancelledError as error:
+            if self._in_flight.stopping or delivery.is_lost:
+                event, delivery.error = Event.ABANDONED, "cancelled"
+                if not delivery.is_lost:  # that is in the log already
+                    delivery.context.log.warning("the handler was cancelled: the worker is stopping")
+            else:
+                event = self._event_for(delivery, error)
         except BaseException as error:  # noqa: BLE001 - whatever the handler raises
             event = self._event_for(delivery, error)
         self._finish((delivery,), event)

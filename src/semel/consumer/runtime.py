@@ -27,6 +27,7 @@ from semel.consumer.run_report import Report
 from semel.ledger.contract import Ledger, LedgerError
 from semel.sqs import Client
 from semel.telemetry.health_server import Health
+from semel.text import count as counted
 from semel.user_exceptions import described
 
 PURGE_EVERY: Final = 60.0
@@ -249,7 +250,7 @@ class Runtime:
             limit = f"the end of the drain, {self.drain:g} s"
         for name, count in left.items():
             logger.error(
-                "%d handlers of %s were still running at %s; their messages will come back", count, name, limit
+                "%s of %s still running at %s: the messages will come back", counted(count, "handler"), name, limit
             )
 
     def _in_progress(self) -> bool:

@@ -199,7 +199,7 @@ def resolve(
             Setting(command_line.get(name), "command line"),
             Setting(handler.get(name), "handler"),
             Setting(app.get(name), "app"),
-            Setting(environment.get(variable) if option.environment else None, f"environment: {variable}"),
+            Setting((environment.get(variable) or None) if option.environment else None, f"environment: {variable}"),
             from_queue.get(name, Setting(None, "")),
         )
         default = Setting(option.default, "default")

@@ -101,8 +101,9 @@ class Audit:
         try:
             self._file.append(msgspec.json.encode(entry), sync=True)
         except OSError as error:
+            what = f"{action} {queue}".rstrip()
             refused = AuditError(
-                f"{action} {queue}: not done, as it cannot be written to the audit log {self.path}: "
+                f"{what}: not done, as it cannot be written to the audit log {self.path}: "
                 f"{error.strerror or error}; set SEMEL_STATE to a folder that this user may write to"
             )
             refused.reason = f"{self.path}: {error.strerror or error}"

@@ -17,6 +17,7 @@ from semel.dlq.filter.parser import EVERYTHING, Filter
 from semel.dlq.jobs import Job
 from semel.dlq.messages import ShownMessages
 from semel.errors import SemelError
+from semel.text import count
 
 ROUND: Final = 500
 
@@ -97,7 +98,7 @@ class Deleter:
         if not counts.deleted and not counts.failed:
             job.log("no message matched; nothing was deleted")
             return
-        job.log(f"{counts.deleted:,} messages were deleted; restore them with: semel dlq restore {self._path}")
+        job.log(f"deleted {count(counts.deleted, 'message')}; to restore: semel dlq restore {self._path}")
         if self._expected is not None and counts.deleted + counts.failed < self._expected:
             job.log(f"{self._expected:,} were shown: the others are gone, or in flight")
         if counts.failed:

@@ -39,7 +39,9 @@ class NotDeadLetterQueue(SemelError):
 
 
 def no_such_queue(queue: Queue) -> NoSuchQueue:
-    return NoSuchQueue(f"there is no queue {queue.name} at {queue.client.endpoint}; `semel dlq queues` lists them")
+    return NoSuchQueue(
+        f"there is no queue {queue.name} at {queue.client.endpoint}; `semel queues list` shows all queues"
+    )
 
 
 def not_dead_letter_queue(name: str) -> NotDeadLetterQueue:

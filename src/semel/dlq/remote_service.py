@@ -46,6 +46,7 @@ from semel.dlq.service import SHOWN
 from semel.errors import SemelError
 from semel.sqs.client.messages import Attribute
 from semel.telemetry.annotation_log import Annotation
+from semel.text import reason
 
 RETRY_FOR: Final = 120.0  # seconds without an answer, after which a running job is no longer polled
 _MAX_BACKOFF: Final = 15.0
@@ -408,8 +409,8 @@ class RemoteDeadLetterService:
             with error:
                 raise self._refused(error) from None
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise RemoteError(f"no answer from the dashboard at {self.url}: {reason}; is it running?") from None
+            why = reason(getattr(error, "reason", None) or error)
+            raise RemoteError(f"no answer from the dashboard at {self.url}: {why}; is it running?") from None
         return answer
 
     def _refused(self, error: urllib.error.HTTPError) -> SemelError:

@@ -30,6 +30,7 @@ from semel.messages import dead_letter_attributes as own_attributes
 from semel.sqs.client import Client
 from semel.sqs.client.admin import Admin
 from semel.sqs.client.messages import Attribute, Entry, Sent
+from semel.text import count
 
 BATCH: Final = 10
 JOURNAL: Final = ".restored"
@@ -96,7 +97,7 @@ class Restorer:
     def _send_all(self, job: Job, journal: _Journal) -> None:
         job.total = self._count
         if journal.done:
-            job.log(f"{len(journal.done):,} messages were sent by an earlier run, and are left out")
+            job.log(f"skipped {count(len(journal.done), 'message')} that an earlier run sent")
         unknown = journal.begun - journal.done
         if unknown:
             job.log(
@@ -125,7 +126,7 @@ class Restorer:
         if job.counts.failed:
             waiting = "".join(f"; those of group {group} wait for message {id}" for (_, group), id in behind.items())
             raise SemelError(f"{job.counts.failed} messages were not sent{waiting}; run it again to send those")
-        job.log(f"{job.counts.sent:,} messages are back in {', '.join(self.queues)}")
+        job.log(f"restored {count(job.counts.sent, 'message')} to {', '.join(self.queues)}")
 
     def _missing(self, job: Job, queue: str, batch: list[DeadLetterMessage]) -> list[DeadLetterMessage]:
         """Leaves out messages that an interrupted delete never deleted. Only Semel's broker shows which they are."""
@@ -136,7 +137,7 @@ class Restorer:
         there = {shown["MessageId"] for shown in page.messages}
         if there:
             job.add(skipped=len(there), matched=-len(there))
-            job.log(f"{len(there)} messages are still in {queue}, and are left out")
+            job.log(f"skipped {count(len(there), 'message')} still in {queue}")
         return [message for message in batch if message.id not in there]
 
     def _batches(

@@ -51,7 +51,9 @@ def line(message: DeadLetterMessage, *, at: float) -> bytes:
 def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetterMessage:
     """The message of a line. Raises SnapshotError, which names the line."""
     try:
-        content: dict[str, Any] = orjson.loads(text)
+        content = orjson.loads(text)
+        if not isinstance(content, dict):
+            raise TypeError("it is not a JSON object")
         if content["semel"] != FORMAT:
             raise SnapshotError(
                 f"{name}, line {number}: written by a newer Semel (format {content['semel']}); update this one"
@@ -75,8 +77,9 @@ def read(text: bytes, number: int = 1, name: str = "the file") -> DeadLetterMess
             **optional,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise SnapshotError(
-            f"{name}, line {number} is not a message as `semel dlq export` writes it ({error!r}); nothing was sent "
+            f"{name}, line {number} is not a message as `semel dlq export` writes it ({why}); nothing was sent "
             "from this line on"
         ) from None
 

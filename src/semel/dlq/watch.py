@@ -25,6 +25,7 @@ import msgspec
 
 from semel.dlq.messages import DeadLetterQueue
 from semel.errors import SemelError
+from semel.text import reason
 
 FOLDER: Final = "watch"
 REPEAT: Final = 3_600.0  # seconds after which an alarm is raised again if the expiry is still near
@@ -193,7 +194,7 @@ def post(alarm: Alarm, url: str, *, sleep: Callable[[float], object] = time.slee
             if error.code < 500 and error.code != 429:
                 break
         except (OSError, ValueError) as error:
-            problem = str(getattr(error, "reason", None) or error)
+            problem = reason(getattr(error, "reason", None) or error)
     return f"the webhook of {urlsplit(url).hostname} did not accept the alarm for {alarm.queue}: {problem}"
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from semel.errors import SemelError
 from semel.telemetry.health_server import Health
 from semel.telemetry.worker_control import Action
+from semel.text import reason
 
 MAX_ANSWER: Final = 32 * 1024 * 1024  # bytes
 TOKEN_VARIABLE: Final = "SEMEL_CONTROL_TOKEN"
@@ -105,5 +106,5 @@ def _fetch(
             connection.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise WorkerError(
-            f"no worker answers at {url}: {error}; is it running, and was it started with --health?"
+            f"no worker answers at {url}: {reason(error)}; is it running, and was it started with --health?"
         ) from None

@@ -468,7 +468,7 @@ def an_error_that_looks_like_a_cancel_counts_as_done() -> Iterator[None]:
     real = handler_caller.HandlerCaller._finish
 
     def finish(self: Any, chunk: Sequence[Any], event: Event) -> None:
-        looks_so = event is Event.FAILED and chunk[0].error == "cancelled"
+        looks_so = event is Event.FAILED and chunk[0].error == "CancelledError"
         real(self, chunk, Event.SUCCEEDED if looks_so else event)
 
     with patch.object(handler_caller.HandlerCaller, "_finish", finish):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.cli import options
 from semel.cli.command import UsageError, option
+from semel.text import count
 
 if TYPE_CHECKING:
     from semel.cli.service import Service
@@ -68,11 +69,11 @@ def selection(args: argparse.Namespace) -> dict[str, Any]:
 def described(info: DeadLetterQueue, args: argparse.Namespace) -> str:
     """Which messages, as far as that is known before they are read."""
     if args.id:
-        text = f"{len(args.id):,} by id, of {info.depth:,} messages in {info.name}"
+        text = f"{len(args.id):,} by id, of {count(info.depth, 'message')} in {info.name}"
     elif args.where:
         text = f"messages that match, of {info.depth:,} in {info.name}"
     else:
-        text = f"all {info.depth:,} messages in {info.name}"
+        text = f"all {count(info.depth, 'message')} in {info.name}"
     return f"{text}, {args.limit:,} at most" if getattr(args, "limit", None) else text
 
 

@@ -11,6 +11,7 @@ from semel.dlq.messages import DeadLetterMessage
 from semel.dlq.queues import max_receives
 from semel.dlq.redrive.outcomes import Outcome, Outcomes, SentBack
 from semel.sqs.client import Queue
+from semel.text import count as counted
 
 SHORTEST_WAIT: Final = 60.0
 LONGEST_WAIT: Final = 900.0
@@ -57,7 +58,7 @@ def watch(
     """Returns when all copies have succeeded; raises CanaryFailed if one failed, or is still pending after `wait`. If
     nothing can be known but that no copy came back, it waits until then and returns."""
     until = clock() + wait
-    job.log(f"sent {len(copies)} canary messages; waiting up to {wait:g} s for their outcome")
+    job.log(f"sent {counted(len(copies), 'canary message')}; waiting up to {wait:g} s for the outcome")
     while True:
         verdicts = outcomes.of(copies)
         failed = [
@@ -66,23 +67,25 @@ def watch(
         if failed:
             job.add(returned=len(failed))
             quoted = "; ".join(f"{copy.message.id}: {verdict.why}" for copy, verdict in failed[:_QUOTED])
-            raise CanaryFailed(
-                f"{len(failed)} of the {len(copies)} canary messages failed again, so the rest was not sent: {quoted}"
-            )
+            raise CanaryFailed(f"{_share(len(failed), copies)} failed again, so the rest was not sent: {quoted}")
         pending = sum(verdict.outcome is Outcome.PENDING for verdict in verdicts)
         if not pending:
-            job.log(f"all {len(copies)} canary messages succeeded")
+            job.log(f"{'the canary message' if len(copies) == 1 else f'all {len(copies)} canary messages'} succeeded")
             return
         if clock() >= until:
             break
         sleep(min(_CHECK_EVERY if outcomes.certain else _CHECK_SELDOM, max(0.05, until - clock())))
     if outcomes.only_absence(copies):
         job.log(
-            f"none of the {len(copies)} canary messages came back within {wait:g} s. No more is known here; with a "
-            "ledger, or on Semel's broker, their outcome is known"
+            f"no canary message came back within {wait:g} s. No more is known here; with a ledger, or on Semel's "
+            "broker, their outcome is known"
         )
         return
     raise CanaryFailed(
-        f"the outcome of {pending} of the {len(copies)} canary messages is not known after {wait:g} s, so the rest was "
-        "not sent. Is a worker running on their queue? A longer --canary-wait gives it more time."
+        f"the outcome of {_share(pending, copies)} is not known after {wait:g} s, so the rest was not sent. "
+        "Is a worker running on their queue? A longer --canary-wait gives it more time."
     )
+
+
+def _share(number: int, copies: Sequence[SentBack]) -> str:
+    return "the canary message" if len(copies) == 1 else f"{number} of the {len(copies)} canary messages"

@@ -187,7 +187,10 @@ def _botocore_client(wanted: Wanted) -> tuple[Any, Any]:
     except botocore.exceptions.BotoCoreError:
         raise
     except ValueError as error:
-        raise BadConfiguration(f"endpoint_url={wanted.endpoint_url}: {error}. Write http://host:port.") from error
+        where = f"endpoint_url={wanted.endpoint_url}"
+        if wanted.endpoint_url is None:
+            where = f"AWS_ENDPOINT_URL_{wanted.service.upper()}, AWS_ENDPOINT_URL or endpoint_url in ~/.aws/config"
+        raise BadConfiguration(f"{where}: {error}. Write http://host:port.") from error
 
 
 def new_session(profile: str | None) -> Any:
