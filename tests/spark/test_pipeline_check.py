@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,10 @@ from semel.cli import main
 from semel.spark.pipeline import compatibility
 from semel.spark.pipeline.body_sql import row_schema
 from semel.spark.pipeline.check import Level, as_text, check
-from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError
 from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.config_file import load
+from semel.spark.pipeline.reset import PipelineReset
 from semel.spark.pipeline.sink_factory import sink_of
 from semel.spark.sinks.contract import MicroBatch
 
@@ -404,6 +406,20 @@ def test_changes_under_a_checkpoint_are_told_and_refused(
     problems = [finding.text for finding in broken.findings if finding.level is Level.PROBLEM]
     assert len(problems) == 2
     assert "2 problems must be fixed before it can run" in as_text(broken)
+
+
+def test_a_checkpoint_whose_record_was_removed_is_a_problem_and_no_new_one_and_a_reset_says_the_same(
+    tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
+) -> None:
+    make_queue(client, "orders")
+    spec = pipeline(tmp_path, sqs_broker)
+    commits = tmp_path / "state" / "query" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").write_text("v1\n{}")
+    (problem,) = problems(spec)
+    assert "state holds the progress of a query but no pipeline.json" in problem
+    with ExitStack() as stack, pytest.raises(CheckpointError, match=r"holds the progress of a query but no pipeline"):
+        PipelineReset(spec, stack)
 
 
 def test_spark_looks_at_conditions_if_it_is_asked_to(

@@ -372,12 +372,14 @@ def _agreement(pipeline: Pipeline, former: Record) -> Finding:
 
 
 def _history(pipeline: Pipeline) -> Iterator[Finding]:
+    checkpoint, spec = Checkpoint(pipeline.checkpoint), compatibility.recorded(pipeline)
     try:
-        former = Checkpoint(pipeline.checkpoint).record()
+        former = checkpoint.record()
         if former is None:
+            checkpoint.fresh(spec)
             yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
             return
-        changes = compatibility.compare(former.spec, compatibility.recorded(pipeline))
+        changes = compatibility.compare(former.spec, spec)
     except SemelError as error:
         yield Finding(Level.PROBLEM, f"checkpoint: {error}")
         return
