@@ -485,7 +485,7 @@ def test_settings_alone_need_neither_spark_nor_duckdb(
     assert "no-such-queue" in capsys.readouterr().err
 
 
-def test_a_queue_that_cannot_be_asked_about_is_3_and_not_nothing_to_look_at(
+def test_a_queue_that_cannot_be_asked_about_is_1_and_not_nothing_to_look_at(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, credentials: None
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
@@ -521,7 +521,7 @@ def test_a_queue_that_cannot_be_asked_about_is_3_and_not_nothing_to_look_at(
     ],
     ids=["wrong mapping", "unknown words", "junk with a mapping", "junk"],
 )
-def test_a_log_without_a_single_event_is_3_with_what_is_wrong_and_the_way_out(
+def test_a_log_without_a_single_event_is_1_with_what_is_wrong_and_the_way_out(
     tmp_path: Path, capsys: Captured, lines: str, options: tuple[str, ...], printed: str
 ) -> None:
     log = tmp_path / "app.jsonl"
@@ -534,7 +534,7 @@ def test_a_log_without_a_single_event_is_3_with_what_is_wrong_and_the_way_out(
     assert len(shown.err.splitlines()) <= 3
 
 
-def test_a_log_whose_fields_are_not_recognised_is_3_with_the_option_that_names_them(
+def test_a_log_whose_fields_are_not_recognised_is_1_with_the_option_that_names_them(
     tmp_path: Path, capsys: Captured
 ) -> None:
     log = tmp_path / "app.jsonl"
@@ -545,10 +545,18 @@ def test_a_log_whose_fields_are_not_recognised_is_3_with_the_option_that_names_t
     )
 
 
-def test_a_damaged_file_alone_is_3(tmp_path: Path, capsys: Captured) -> None:
+def test_a_damaged_file_alone_is_1(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     assert doctor("--log", str(tmp_path / "a.parquet"), "--quiet") == 1
     assert "1 file cannot be read" in capsys.readouterr().err
+
+
+def test_an_empty_log_is_1(tmp_path: Path, capsys: Captured) -> None:
+    log = tmp_path / "app.jsonl"
+    log.touch()
+    assert doctor("--log", str(log), "--quiet") == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"semel doctor: --log {log}: 1 file, without a single line\n")
 
 
 def test_a_log_with_events_of_another_time_only_is_not_an_error(tmp_path: Path, capsys: Captured) -> None:
@@ -558,7 +566,7 @@ def test_a_log_with_events_of_another_time_only_is_not_an_error(tmp_path: Path, 
     assert "nothing happened in that time" in capsys.readouterr().out
 
 
-def test_a_path_that_is_not_there_is_3(capsys: Captured) -> None:
+def test_a_path_that_is_not_there_is_1(capsys: Captured) -> None:
     assert doctor("--log", "/no/such/folder") == 1
     assert "/no/such/folder" in capsys.readouterr().err
 

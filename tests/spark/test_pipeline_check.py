@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,10 @@ from semel.cli import main
 from semel.spark.pipeline import compatibility
 from semel.spark.pipeline.body_sql import row_schema
 from semel.spark.pipeline.check import Level, as_text, check
-from semel.spark.pipeline.checkpoint import Checkpoint
+from semel.spark.pipeline.checkpoint import Checkpoint, CheckpointError
 from semel.spark.pipeline.config import Pipeline
 from semel.spark.pipeline.config_file import load
+from semel.spark.pipeline.reset import PipelineReset
 from semel.spark.pipeline.sink_factory import sink_of
 from semel.spark.sinks.contract import MicroBatch
 
@@ -50,6 +52,7 @@ check = "amount > 0"
 type = "parquet"
 path = "out"
 """
+SCHEMA = FILE[FILE.index("[schema]") : FILE.index("[sink]")]
 PARQUET = '[sink]\ntype = "parquet"\npath = "out"'
 
 
@@ -355,6 +358,39 @@ def test_a_java_that_cannot_run_spark_is_a_problem(
     assert problem.startswith(f"JAVA_HOME is {tmp_path}/none, which cannot run Spark")
 
 
+@pytest.mark.parametrize(
+    ("app", "expected"),
+    [
+        ("nowhere:app", "[sink] app: there is no module 'nowhere' here"),
+        ("shop_to_check:nothing", "[sink] app: 'shop_to_check:nothing' is not an App: there is no such name"),
+        ("shop_to_check:app", "[sink] app: shop_to_check:app has no handler for orders; it has refunds"),
+        ("shop_to_check:right", None),
+    ],
+)
+def test_an_app_that_has_no_handler_for_the_queue_is_a_problem(
+    tmp_path: Path,
+    sqs_broker: EmbeddedBroker,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    app: str,
+    expected: str | None,
+) -> None:
+    make_queue(client, "orders")
+    code = """
+from semel import App
+app, right = App(), App()
+@app.handler("refunds")
+@right.handler("{url}")
+def handle(order: dict) -> None: ...
+"""
+    (tmp_path / "shop_to_check.py").write_text(code.format(url=client.queue("orders").url))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop_to_check", raising=False)
+    sink = f'[sink]\ntype = "handler"\napp = "{app}"'
+    spec = pipeline(tmp_path, sqs_broker, (PARQUET, sink), ('dedup = "key"', ""), (SCHEMA, ""))
+    assert [text.partition(" (")[0] for text in problems(spec)] == ([expected] if expected else [])
+
+
 def test_changes_under_a_checkpoint_are_told_and_refused(
     tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
 ) -> None:
@@ -362,14 +398,28 @@ def test_changes_under_a_checkpoint_are_told_and_refused(
     spec = pipeline(tmp_path, sqs_broker)
     checkpoint = Checkpoint(spec.checkpoint)
     checkpoint.keep(checkpoint.fresh(compatibility.recorded(spec)))
-    assert "checkpoint: goes on where it was" in [text for _, text in said(spec)]
+    assert "checkpoint: the next run continues where the last one ended" in [text for _, text in said(spec)]
     grown = pipeline(tmp_path, sqs_broker, ("amount BIGINT", "amount BIGINT, note STRING"))
-    assert (Level.FINE, "[schema] note is new; rows that are in have null for it") in said(grown)
+    assert (Level.FINE, "[schema] note is new; existing rows have null for it") in said(grown)
     broken = check(pipeline(tmp_path, sqs_broker, ("amount BIGINT", "amount STRING"), ('"out"', '"elsewhere"')))
     assert not broken.passed
     problems = [finding.text for finding in broken.findings if finding.level is Level.PROBLEM]
     assert len(problems) == 2
     assert "2 problems must be fixed before it can run" in as_text(broken)
+
+
+def test_a_checkpoint_whose_record_was_removed_is_a_problem_and_no_new_one_and_a_reset_says_the_same(
+    tmp_path: Path, sqs_broker: EmbeddedBroker, client: Client
+) -> None:
+    make_queue(client, "orders")
+    spec = pipeline(tmp_path, sqs_broker)
+    commits = tmp_path / "state" / "query" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").write_text("v1\n{}")
+    (problem,) = problems(spec)
+    assert "state holds the progress of a query but no pipeline.json" in problem
+    with ExitStack() as stack, pytest.raises(CheckpointError, match=r"holds the progress of a query but no pipeline"):
+        PipelineReset(spec, stack)
 
 
 def test_spark_looks_at_conditions_if_it_is_asked_to(

@@ -55,7 +55,7 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("amount BIGINT", "amount BIGINT, note STRING"), "note is new; rows that are in have null"),
+        (("amount BIGINT", "amount BIGINT, note STRING"), "note is new; existing rows have null"),
         (("city: STRING", "city: STRING, zip: STRING"), "place.zip is new"),
         (("id STRING NOT NULL", "id STRING"), "id may be null from now on"),
         (('"refunds"', '"refunds", "returns"'), "returns is read from now on"),

@@ -362,6 +362,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.toml")
 
 
+def test_a_file_that_cannot_be_read_is_named_once_with_the_reason_in_words(tmp_path: Path) -> None:
+    with pytest.raises(PipelineFileError) as refused:
+        load(tmp_path)
+    assert str(refused.value) == f"{tmp_path}: it cannot be read: Is a directory"
+    (tmp_path / "orders.toml").write_bytes(b"\xff")
+    with pytest.raises(PipelineFileError, match=r"orders\.toml: it is not UTF-8 text$"):
+        load(tmp_path / "orders.toml")
+
+
 def test_a_queue_is_not_read_and_written_by_one_pipeline(tmp_path: Path) -> None:
     text = GOOD.replace('type = "parquet"\npath = "out"', 'type = "sqs"\nqueue = "orders"\ngroup = "country"')
     message = mistakes(tmp_path, text)

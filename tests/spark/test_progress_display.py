@@ -127,6 +127,8 @@ def test_a_pipeline_that_waits_says_for_what_and_when_it_tries_again() -> None:
     )
     assert "  waiting: PostgreSQL does not answer; next try in 8 s" in as_lines(waiting, 80)
     assert summary(waiting).endswith("; PostgreSQL does not answer; next try in 8 s")
+    sentence = replace(waiting, waiting_for="Python worker failed to connect back.")
+    assert sentence.outage == "Python worker failed to connect back; next try in 8 s"
     assert "at this rate" not in "\n".join(as_lines(waiting, 80))
 
 
@@ -308,6 +310,10 @@ def test_without_a_terminal_there_is_a_line_every_few_seconds_while_something_ha
     lines = lines_after(display, out, clock, (0, RUNNING), (2, later), (5, later), (9, later), (64, later), (65, later))
     assert len(lines) == 3  # at once, after five seconds, and after a minute without news
     assert "orders running: 12,346 rows/s, 134,567 waiting, 1,234,567 rows, 61,234 duplicates dropped" in lines[0]
+
+
+def test_one_row_and_one_duplicate_are_in_the_singular() -> None:
+    assert ", 1 row, 1 duplicate dropped, " in summary(replace(RUNNING, totals=Totals(rows=1, same_key=1)))
 
 
 def test_a_change_of_state_is_told_at_once() -> None:

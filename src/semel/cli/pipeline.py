@@ -288,7 +288,7 @@ def _add_check(steps: Any) -> None:
         """,
         codes={
             ExitCode.OK: "it can run",
-            ExitCode.FAILED: "the file cannot be read, or a package is missing",
+            ExitCode.FAILED: "the file has mistakes or cannot be read, or a package is missing",
             ExitCode.FOUND: "problems must be fixed before it can run",
         },
     )

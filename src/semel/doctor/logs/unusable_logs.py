@@ -22,8 +22,8 @@ FIRST_LINE_BYTES: Final = 64 * 1024
 
 
 def refuse(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> None:
-    """Raises DoctorError if there are lines or files, and nothing in them can be used, whatever the time."""
-    if quality.events or quality.out_of_range or quality.dropped or not (quality.lines or quality.unreadable):
+    """Raises DoctorError if files were read, and nothing in them can be used, whatever the time."""
+    if quality.events or quality.out_of_range or quality.dropped or not (quality.files or quality.unreadable):
         return
     raise DoctorError("\n".join(_sentences(paths, quality, mapping)))
 
@@ -32,6 +32,8 @@ def _sentences(paths: Sequence[str], quality: Quality, mapping: LogMapping) -> I
     where = f"--log {' '.join(paths)}"
     if quality.unreadable:
         yield f"{where}: {count(len(quality.unreadable), 'file')} cannot be read: {listed(quality.unreadable)}"
+    elif not quality.lines:
+        yield f"{where}: {count(quality.files, 'file')}, without a single line"
     if not quality.lines:
         return
     wanted = "no event of Semel's attempt log" if mapping.is_own else "no event by this --map"

@@ -89,7 +89,7 @@ def longer_timeout(case: Case, more: str = "") -> Remedy:
             f"{enough}; the heartbeat came too late. Start it at the receive, also for messages that wait for a free "
             f"worker, and send it every {every} from a thread that the work cannot block."
         )
-        old = f"{enough}: look only at the time since then (--from)."
+        old = f"{enough}: look only at the time since then (--since)."
         return remedies.joined(late if has_heartbeat else old, more)
     alternative = recommendations.heartbeat_alternative(case)
     return remedies.joined(
@@ -225,7 +225,7 @@ def unknown(case: Case) -> Observation | None:
         Cause.UNKNOWN,
         "SQS counts earlier deliveries that are not in these logs",
         "Their cause is not known, and the figures of the other causes are lower bounds.",
-        "Give the doctor the logs of all workers, and from earlier on (--from): from at least one visibility timeout "
+        "Give the doctor the logs of all workers, and from earlier on (--since), from at least one visibility timeout "
         "before the first of these.",
     )
 

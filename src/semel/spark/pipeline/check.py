@@ -87,7 +87,7 @@ def check(pipeline: Pipeline, *, with_spark: bool = False, create_dlq: bool = Fa
         findings += _queues(pipeline, create_dlq)
     except SemelError as error:
         findings.append(Finding(Level.PROBLEM, f"SQS: {error}"))
-    findings += [*_key(pipeline), *_history(pipeline)]
+    findings += [*_handlers(pipeline), *_key(pipeline), *_history(pipeline)]
     if not any(isinstance(error, MissingExtra) for error in missing):
         findings += _tables(pipeline, adopt)
     if with_spark and not missing:
@@ -256,6 +256,28 @@ def _queue(name: str, attributes: Mapping[str, str], pipeline: Pipeline, options
         )
 
 
+def _handlers(pipeline: Pipeline) -> Iterator[Finding]:
+    """Whether the app can be imported here, and has a handler for each queue."""
+    if not isinstance(pipeline.sink, HandlerSpec):
+        return
+    from semel.consumer.app_loader import RunOptions, load_app
+
+    name, source = pipeline.sink.app, pipeline.source
+    try:
+        app = load_app(RunOptions(name))
+    except SemelError as error:
+        yield Finding(Level.PROBLEM, f"[sink] app: {error}")
+        return
+    with Client(*read_options(source.options(pipeline.checkpoint)).address) as client:
+        handled = {client.queue(queue).name for queue in app.handlers}
+        missing = [queue for queue in source.queues if client.queue(queue).name not in handled]
+    if missing:
+        text = f"[sink] app: {name} has no handler for {', '.join(missing)}; it has {', '.join(sorted(handled))}"
+        yield Finding(Level.PROBLEM, text)
+    else:
+        yield Finding(Level.FINE, f"handlers of {name}: one for each queue")
+
+
 def _key(pipeline: Pipeline) -> Iterator[Finding]:
     """Reports a key that is in no message, with which duplicates would not be recognised. Also a key that all updates
     of a row share, with which updates would be dropped as duplicates."""
@@ -346,16 +368,18 @@ def _agreement(pipeline: Pipeline, former: Record) -> Finding:
             return Finding(Level.PROBLEM, f"checkpoint: {error}")
         except SemelError:  # a sink that does not answer, which `_tables` reports
             return Finding(Level.WARNING, "checkpoint: whether it belongs to the table cannot be looked up")
-    return Finding(Level.FINE, "checkpoint: goes on where it was")
+    return Finding(Level.FINE, "checkpoint: the next run continues where the last one ended")
 
 
 def _history(pipeline: Pipeline) -> Iterator[Finding]:
+    checkpoint, spec = Checkpoint(pipeline.checkpoint), compatibility.recorded(pipeline)
     try:
-        former = Checkpoint(pipeline.checkpoint).record()
+        former = checkpoint.record()
         if former is None:
+            checkpoint.fresh(spec)
             yield Finding(Level.FINE, "checkpoint: none yet; the first run begins one")
             return
-        changes = compatibility.compare(former.spec, compatibility.recorded(pipeline))
+        changes = compatibility.compare(former.spec, spec)
     except SemelError as error:
         yield Finding(Level.PROBLEM, f"checkpoint: {error}")
         return

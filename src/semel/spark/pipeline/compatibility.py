@@ -180,14 +180,14 @@ def _column(difference: Difference) -> Change:
         case ChangeKind.REMOVED:
             text = "is gone: its column would be missing in new rows; keep it, as one that may be null"
         case ChangeKind.ADDED if new.nullable:
-            text = "is new; rows that are in have null for it"
+            text = "is new; existing rows have null for it"
         case ChangeKind.ADDED:
-            text = "is new and NOT NULL, which rows that are in cannot be; leave NOT NULL out"
+            text = "is new and NOT NULL, but existing rows have no value for it; leave NOT NULL out"
         case ChangeKind.NOW_NULLABLE:
             text = "may be null from now on; the table's column must allow it"
         case ChangeKind.NOW_NOT_NULL:
             text = (
-                "is NOT NULL now, but rows that are in may have null for it; leave NOT NULL out, and add a constraint "
+                "is NOT NULL now, but existing rows may have null for it; leave NOT NULL out, and add a constraint "
                 "if new messages without it are to be rejected"
             )
         case ChangeKind.RETYPED:
@@ -220,4 +220,4 @@ def _metadata(old: list[str], new: list[str]) -> Iterator[Change]:
             yield Change(f"[schema] metadata: {name} is gone: the table has a column _{name}; keep it", breaking=True)
     for name in new:
         if name not in old:
-            yield Change(f"[schema] metadata: _{name} is new; rows that are in have null for it", breaking=False)
+            yield Change(f"[schema] metadata: _{name} is new; existing rows have null for it", breaking=False)

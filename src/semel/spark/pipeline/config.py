@@ -40,8 +40,8 @@ class PipelineFileError(SemelError):
     """A pipeline's file has mistakes; the text lists all of them. Correct each mistake as the text says."""
 
     def __init__(self, path: Path, mistakes: Sequence[str]) -> None:
-        text = mistakes[0] if len(mistakes) == 1 else "".join(f"\n  - {mistake}" for mistake in mistakes)
-        super().__init__(f"{path}: {text}")
+        text = f" {mistakes[0]}" if len(mistakes) == 1 else "".join(f"\n  - {mistake}" for mistake in mistakes)
+        super().__init__(f"{path}:{text}")
         self.mistakes = tuple(mistakes)
 
 

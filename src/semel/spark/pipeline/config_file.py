@@ -73,8 +73,10 @@ def _from_ddl(text: str) -> json_schema.Read:
 def _from_json_schema(path: str) -> json_schema.Read:
     try:
         return json_schema.parse(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
     except body_schema.SchemaError as error:
         raise ValueError(str(error)) from None
 
@@ -221,8 +223,10 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         problem = f"there is no such file; `semel pipeline init {path}` writes one to start from"
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"it cannot be read: {error}"
+    except OSError as error:
+        problem = f"it cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8 text"
     except tomllib.TOMLDecodeError as error:
         problem = f"it is not TOML: {error}. Texts are in quotes, sections in [brackets]"
     except RecursionError:

@@ -27,6 +27,7 @@ class PipelineReset:
         self._checkpoint = Checkpoint(pipeline.checkpoint)
         record = self._checkpoint.record()
         if record is None:
+            self._checkpoint.fresh({})  # an error if the pipeline has run
             raise CheckpointError(
                 f"there is nothing to reset: {pipeline.checkpoint} holds no pipeline.json, so this pipeline has not run"
             )

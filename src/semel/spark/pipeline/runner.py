@@ -140,7 +140,8 @@ class Runner:
             watched.end = end
             return
         watched.since, watched.retry_at = since, now + watched.pause
-        log.warning("%s: %s; next try in %.0f s", watched.query.name, end.error, watched.pause)
+        reason = str(end.error).removesuffix(".")
+        log.warning("%s: %s; next try in %.0f s", watched.query.name, reason, watched.pause)
         watched.query.wait_for(end.error, watched.pause)
         watched.pause = min(PAUSE[1], watched.pause * 2)
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from semel import durations
 from semel.spark.pipeline.progress.snapshot import Snapshot, State
+from semel.text import count
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -50,7 +51,7 @@ def summary(snapshot: Snapshot) -> str:
     batch = f", batch {snapshot.batch.number} in {durations.text(snapshot.batch.seconds)}" if snapshot.batch else ""
     text = (
         f"{clean(snapshot.pipeline)} {snapshot.state}: {number(snapshot.rate)} rows/s, {waiting}"
-        f"{number(totals.rows)} rows, {number(totals.duplicates)} duplicates dropped, "
+        f"{count(totals.rows, 'row')}, {count(totals.duplicates, 'duplicate')} dropped, "
         f"{number(totals.rejected)} rejected{batch}"
     )
     reason = clean(snapshot.outage or snapshot.error)

@@ -118,7 +118,8 @@ class Snapshot:
         """What the pipeline waits for, in words; "" if it does not wait."""
         if self.state is not State.WAITING:
             return ""
-        return f"{self.waiting_for}; next try in {durations.text(math.ceil(max(0.0, self.retry_at - self.updated)))}"
+        pause = durations.text(math.ceil(max(0.0, self.retry_at - self.updated)))
+        return f"{self.waiting_for.removesuffix('.')}; next try in {pause}"
 
     @property
     def uptime(self) -> float:

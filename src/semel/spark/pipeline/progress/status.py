@@ -84,7 +84,7 @@ def verdict(snapshot: Snapshot, now: float, *, host: str, alive: bool) -> Verdic
     if state.ended:
         return Verdict(f"{state} {ago} ago", state is not State.FAILED)
     if snapshot.host == host and not alive:
-        text = f"died: {process} is gone and was {state} {ago} ago. Start it again, it goes on where it was"
+        text = f"died: {process} is gone; {ago} ago it was {state}. Start it again: it continues where it stopped"
         return Verdict(text, False)
     if now - snapshot.updated > SILENT:
         text = f"{state}, but {process} has written no status for {ago}. Does it hang, or has it died?"
