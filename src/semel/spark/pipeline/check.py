@@ -260,16 +260,16 @@ def _handlers(pipeline: Pipeline) -> Iterator[Finding]:
     """Whether the app can be imported here, and has a handler for each queue."""
     if not isinstance(pipeline.sink, HandlerSpec):
         return
-    from semel.consumer.app_loader import RunOptions, load_app
+    from semel.spark.sinks.handlers.executor_app import queues_of
 
     name, source = pipeline.sink.app, pipeline.source
     try:
-        app = load_app(RunOptions(name))
+        queues = queues_of(name)
     except SemelError as error:
         yield Finding(Level.PROBLEM, f"[sink] app: {error}")
         return
     with Client(*read_options(source.options(pipeline.checkpoint)).address) as client:
-        handled = {client.queue(queue).name for queue in app.handlers}
+        handled = {client.queue(queue).name for queue in queues}
         missing = [queue for queue in source.queues if client.queue(queue).name not in handled]
     if missing:
         text = f"[sink] app: {name} has no handler for {', '.join(missing)}; it has {', '.join(sorted(handled))}"

@@ -69,6 +69,11 @@ class AppReference:
         )
 
 
+def queues_of(app: str) -> tuple[str, ...]:
+    """The queues that the app has handlers for, as the app names them. The app is imported in this process."""
+    return tuple(load_app(RunOptions(app)).handlers)
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What is needed to consume a queue, besides the rows and tools of one task."""
