@@ -74,8 +74,7 @@ class Admission:
             self._bytes += size
             if kept:
                 self._size += (size / kept - self._size) * (WEIGHT if self._size else 1.0)
-            if self._waiting:
-                self._changed.notify_all()
+            self._wake_if_ready()
 
     def resize(self, handlers: int, ahead: int) -> None:
         """Change the number of slots. While more than that are in use, none is given out."""
@@ -103,8 +102,11 @@ class Admission:
         with self._changed:
             self._free += count
             self._bytes -= size
-            if self._waiting:
-                self._changed.notify_all()
+            self._wake_if_ready()
+
+    def _wake_if_ready(self) -> None:
+        if self._waiting and self._ready(1):  # threads that wake up in vain compete for Python's lock
+            self._changed.notify_all()
 
     def wake(self) -> None:
         with self._changed:
