@@ -155,6 +155,14 @@ def test_what_is_deleted_is_in_the_snapshot_and_comes_back_as_it_was(
     ]
 
 
+def test_a_delete_says_how_many_ids_belong_to_no_message(place: Place, service: DeadLetterService, either: str) -> None:
+    dead_letter(place, 2)
+    place.clock.advance(1)
+    job = ended(service.delete(DLQ, ids=[min(ids(place)), "unknown"]))
+    assert (job.state, job.counts.deleted) == (State.DONE, 1)
+    assert f"not in {DLQ}, or in flight: 1 of 2 ids" in [line.text for line in job.messages]
+
+
 def test_what_was_not_shown_is_not_deleted(place: Place, service: DeadLetterService, either: str) -> None:
     dead_letter(place, 5)
     place.clock.advance(1)

@@ -139,6 +139,7 @@ def test_only_those_that_are_named_go(either: Site) -> None:
     ids = [message["MessageId"] for message in either.place.messages(either.dead)]
     job = good(either.redrive(ids=(ids[2], ids[0], "unknown")))
     assert job.counts.sent == 2
+    assert f"not in {either.dead}, or in flight: 1 of 3 ids" in [line.text for line in job.messages]
     assert sorted(either.names()) == ["a1", "c1"]
     assert either.dead_names("visible") == ["b1"]
 

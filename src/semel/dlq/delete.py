@@ -79,6 +79,8 @@ class Deleter:
             claims.checkpoint()  # before anything of this round is claimed
             messages = claims.claim(min(ROUND, left))
             if not messages:
+                if self._ids and self._shown is None:
+                    claims.log_missing()
                 return
             writer.write(messages, at=self._clock())
             writer.sync()

@@ -22,6 +22,7 @@ from semel.errors import SemelError
 from semel.sqs.client import Client, Queue
 from semel.sqs.client.admin import Admin
 from semel.sqs.errors import SqsError
+from semel.text import count
 
 MAX_RECEIVE: Final = 1_000  # messages that one scan receives
 CLAIM_VISIBILITY: Final = 120  # seconds; extended while the claim lasts
@@ -142,6 +143,11 @@ class MessageClaims(ABC):
     @abstractmethod
     def _renew(self, messages: Sequence[DeadLetterMessage]) -> None:
         """Gets newer receipts, if that is possible."""
+
+    def log_missing(self) -> None:
+        """Logs how many of the ids that select messages belong to none. Call it when there are no more messages."""
+        if missing := len(self._ids) - self.job.counts.matched:
+            self.job.log(f"not in {self.queue.name}, or in flight: {missing} of {count(len(self._ids), 'id')}")
 
     def checkpoint(self) -> None:
         """The job's checkpoint; while the job is paused, nothing is claimed."""

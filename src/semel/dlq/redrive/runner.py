@@ -83,6 +83,7 @@ class Redriver:
                 if plan.canary_size:
                     self._canary(job, claims, sender, targets, returns)
                 self._stream(job, claims, sender, returns)
+                self._log_missing(claims)
             finally:
                 sender.close()
                 self._crash("before_release")
@@ -105,11 +106,16 @@ class Redriver:
                 except NoTarget as error:
                     unknown = str(error)
                     by_target[""] += 1
-        job.counts.matched = job.total = by_target.total()
+            job.counts.matched = job.total = by_target.total()
+            self._log_missing(claims)
         job.result["targets"] = dict(by_target)
         job.log(f"dry run: {by_target.total()} messages match, nothing was sent")
         if unknown:
             job.log(f"{by_target['']} of them cannot be sent: {unknown}")
+
+    def _log_missing(self, claims: MessageClaims) -> None:
+        if self.plan.ids and self.plan.limit is None:  # up to a limit, not all messages are looked for
+            claims.log_missing()
 
     def _move(self, job: Job, targets: Targets) -> None:
         target = move_task.survey(self._access, targets, job)
