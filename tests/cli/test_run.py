@@ -447,6 +447,7 @@ def test_wrong_usage_is_said_in_one_line_with_exit_code_2(
         (("run", "shop:app", "--endpoint-url", "http://127.0.0.1:9", "--queue", "orders"), "127.0.0.1:9"),
         (("workers", "health", "1"), "127.0.0.1:1"),
         (("run", "broken:app"), "'broken' cannot be imported: ZeroDivisionError: division by zero ("),
+        (("run", "exits:app"), "'exits' cannot be imported: SystemExit: 5 ("),
         (("run", "remote:app"), "semel: PostgreSQL at 127.0.0.1:9/shop cannot be reached"),
     ],
 )
@@ -455,6 +456,7 @@ def test_what_cannot_work_is_said_in_one_line_with_exit_code_1(
 ) -> None:
     shop.environment["AWS_MAX_ATTEMPTS"] = "1"
     (shop.folder / "broken.py").write_text("1 / 0")
+    (shop.folder / "exits.py").write_text("raise SystemExit(5)")
     (shop.folder / "remote.py").write_text(APP.replace('os.environ["TEST_LEDGER"]', '"postgresql://127.0.0.1:9/shop"'))
     code, _, errors = shop.run(*arguments, *(("--log-level", "error") if arguments[0] == "run" else ()))
     assert code == 1, errors

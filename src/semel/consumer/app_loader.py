@@ -73,7 +73,7 @@ def _import_app(name: str) -> App:
         raise SemelError(f"the module {module_name!r} cannot be imported: {error}") from None
     except SemelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that exits while it is imported is not an app, either
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise SemelError(
             f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error} "
