@@ -234,7 +234,7 @@ def test_a_table_that_is_older_than_the_checkpoint_is_refused_and_a_reset_says_w
     shutil.move(shop.folder / "copy", shop.folder / "rows")
     shop.orders(4)
     error = shop.refused()
-    assert "has nothing of the 1 batches from 1 to 1: it was removed, or is an older copy" in error
+    assert "has no batch 1: it was removed, or is an older copy" in error
     assert main(["pipeline", "reset", str(shop.file), "--yes"]) == 0
     assert "a reset does not bring them back" in capsys.readouterr().out
     assert shop.run().clean

@@ -133,7 +133,8 @@ def _missing_batches(checkpoint: Checkpoint, record: Record, sink: Sink) -> rang
 
 
 def _behind(sink: Sink, missing: range) -> str:
-    return f"{sink.name} has nothing of the {len(missing):,} batches from {missing[0]} to {missing[-1]}"
+    batches = f"batch {missing[0]}" if len(missing) == 1 else f"batches {missing[0]} to {missing[-1]}"
+    return f"{sink.name} has no {batches}"
 
 
 def _check_log(log: SegmentLog, last: Commit, sink: Sink, *, in_progress: bool) -> None:

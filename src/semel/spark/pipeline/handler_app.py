@@ -221,7 +221,7 @@ class _Handlers:
         for name in unfinished:
             log.error("a batch of %s was left unfinished; the next start runs it again", name)
         for name, count in waiting.items():
-            log.warning("%d messages of %s wait in their queue for another attempt", count, name)
+            log.warning("messages of %s that wait in their queue for another attempt: %d", name, count)
         completed = sum(counted.get("completed", 0) for counted in counts.values())
         error = next((end.error for end in ends if end.error is not None), None)
         return Report(completed, counts, unfinished, waiting, error)
