@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from semel.broker import running
-from semel.doctor.diagnosis import Request, watch
+from semel.doctor.diagnosis import Request, diagnose, watch
 from semel.doctor.errors import DoctorError
 from semel.doctor.logs import follower as follower_module
 from semel.doctor.logs.database import connect
@@ -357,3 +357,22 @@ def test_what_the_caller_raises_ends_the_watch_and_leaves_no_folder(
     with pytest.raises(RuntimeError, match="enough"):
         watched(tmp_path / "log", fail)
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def watch_for_ever(request: Request) -> None:
+    watch(request, interval=1, window=60, on_diagnosis=print, stop=threading.Event())
+
+
+@pytest.mark.parametrize("examine", [diagnose, watch_for_ever])
+def test_ctrl_c_in_any_query_is_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examine: Callable[[Request], object]
+) -> None:
+    """DuckDB raises an error of its own, also in the query that finds out what the fields mean."""
+
+    def interrupted(*_: object) -> list[dict[str, object]]:
+        raise RuntimeError("Query interrupted")
+
+    (tmp_path / "app.jsonl").write_text('{"id": "m-1", "time": 1794830400}\n')
+    monkeypatch.setattr("semel.doctor.logs.reader.first_records", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        examine(Request(logs=(str(tmp_path),), engine="duckdb"))

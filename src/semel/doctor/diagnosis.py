@@ -107,13 +107,14 @@ def watch(
         raise DoctorError("--watch runs in this process, on DuckDB; leave out --engine spark and --master")
     require("reading logs", "duckdb", extra="doctor")
     from semel.doctor.engine.duckdb import DuckDBEngine
+    from semel.doctor.logs.database import interruptible
     from semel.doctor.logs.follower import LogFollower
     from semel.doctor.logs.reader import CREATE
 
     chosen = rules.choose(request.rules, request.ignore)
     context = _context(request, on_progress)
     follower: LogFollower | None = None
-    with closing(DuckDBEngine(threads=request.cores, in_memory=True)) as engine:
+    with interruptible(), closing(DuckDBEngine(threads=request.cores, in_memory=True)) as engine:
         engine.connection.execute(CREATE)
         on_progress("watching")
         while True:
@@ -161,14 +162,14 @@ def _followed(request: Request, connection: Any, context: _Context) -> LogMappin
 
 def _analysed(request: Request, context: _Context, on_progress: OnProgress) -> tuple[Analysis, Choice, tuple[str, ...]]:
     require("reading logs", "duckdb", extra="doctor")
+    from semel.doctor.logs.database import connect, interruptible
+
     on_progress("finding the logs")
     logs = find(request.logs, any_name=request.mapping is not None, days=Days.of(request.since, request.until))
     chosen = choice.choose(request.engine, request.master, logs.files)
     on_progress(f"starting {chosen}")
     progress = _Progress(sum(file.size for file in logs.files), on_progress)
-    with _engine(request, chosen, progress) as engine:
-        from semel.doctor.logs.database import connect
-
+    with interruptible(), _engine(request, chosen, progress) as engine:
         with closing(connect()) as connection:
             mapping, log_fields = _mapping(request, connection, logs.files, context)
         on_progress("reading the logs")

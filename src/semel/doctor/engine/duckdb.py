@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from semel.doctor.engine.contract import Row
-from semel.doctor.logs.database import connect, interruptible
+from semel.doctor.logs.database import connect
 from semel.doctor.logs.discovery import LogFile
 from semel.doctor.logs.mapping import LogMapping
 from semel.doctor.logs.reader import CREATE, LogReader
@@ -38,12 +38,11 @@ class DuckDBEngine:
     def read(
         self, files: Sequence[LogFile], mapping: LogMapping, since: float | None, until: float | None
     ) -> list[str]:
-        with interruptible():
-            self.connection.execute(CREATE)
-            reader = LogReader(
-                self.connection, mapping, since=since, until=until, threads=self._threads, on_bytes=self._on_bytes
-            )
-            reader.read(files)
+        self.connection.execute(CREATE)
+        reader = LogReader(
+            self.connection, mapping, since=since, until=until, threads=self._threads, on_bytes=self._on_bytes
+        )
+        reader.read(files)
         return reader.problems
 
     def view(self, name: str, query: str) -> None:
@@ -73,5 +72,4 @@ class DuckDBEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _execute(self, query: str) -> duckdb.DuckDBPyConnection:
-        with interruptible():
-            return self.connection.execute(query)
+        return self.connection.execute(query)

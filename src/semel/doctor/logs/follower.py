@@ -16,7 +16,6 @@ from typing import BinaryIO, Final
 import duckdb
 
 from semel.doctor.errors import DoctorError
-from semel.doctor.logs.database import interruptible
 from semel.doctor.logs.discovery import Days, Kind, LogFile, LogFiles, find, is_local, is_open
 from semel.doctor.logs.line_sql import lines_query
 from semel.doctor.logs.mapping import LogMapping
@@ -64,14 +63,13 @@ class LogFollower:
         """Read what is new. Returns whether anything has changed."""
         self._oldest = now - self._window
         self.logs = self._find()
-        with interruptible():
-            before = self._count()
-            whole = [file for file in self.logs.files if not _is_followed(file) and self._has_appeared(file)]
-            for file in whole:
-                self._reader.read([file], self._number(file))
-            self._reader.read_texts(self._new_texts())
-            added = self._count() > before or bool(whole)
-            return self._remove_old(self._oldest) or added
+        before = self._count()
+        whole = [file for file in self.logs.files if not _is_followed(file) and self._has_appeared(file)]
+        for file in whole:
+            self._reader.read([file], self._number(file))
+        self._reader.read_texts(self._new_texts())
+        added = self._count() > before or bool(whole)
+        return self._remove_old(self._oldest) or added
 
     def problems(self) -> tuple[str, ...]:
         return (*self.logs.unreadable, *self._reader.problems)
