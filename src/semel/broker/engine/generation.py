@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+from semel.broker.engine.rows import DamagedRow
 from semel.broker.engine.schema import DELAYED, GENERATION_BITS, IN_FLIGHT, NUMBER_MASK, READY
 
 NEVER: Final = 1 << 62
@@ -254,6 +255,13 @@ class Generation:
         if group is None:
             group = self.groups[name] = Group(name)
             group.turn = self.turn  # behind groups that wait for theirs
+        return group
+
+    def group_of_row(self, name: str) -> Group:
+        """The group of a message that a query has returned. It is known, unless the table is damaged."""
+        group = self.groups.get(name)
+        if group is None:
+            raise DamagedRow(f"the table messages is damaged: group {name!r} is in a row, but not in the index")
         return group
 
     def offer(self, group: Group) -> None:

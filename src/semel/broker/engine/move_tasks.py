@@ -245,7 +245,7 @@ def _may_move(source: Queue, row: Row) -> bool:
     state = generation.states.get(number)
     if state is not None and state.state != READY:
         return False
-    group = generation.groups[row.group] if source.fifo and row.group is not None else None
+    group = generation.group_of_row(row.group) if source.fifo and row.group is not None else None
     return group is None or not group.in_flight or number < min(group.in_flight)
 
 

@@ -116,7 +116,7 @@ def _take(store: Store, queue: Queue, want: int, visibility: int, now: int, faul
             break
         for row in rows:
             if row.group is not None:
-                group = groups[row.group] = generation.groups[row.group]
+                group = groups[row.group] = generation.group_of_row(row.group)
             if _goes_elsewhere(store, queue, row, now):
                 aside += 1
             else:
@@ -240,7 +240,7 @@ def receive_ids(
             continue
         chosen.append(row)
         if row.group is not None:
-            group = groups[row.group] = generation.groups[row.group]
+            group = groups[row.group] = generation.group_of_row(row.group)
             group.discard(MessageState(number, group, READY, 0).key if state is None else state.key)
             group.receiving += 1
     handed = _hand_out(store, queue, chosen, groups.values(), visibility, now, faults)
@@ -272,7 +272,7 @@ def _hand_out(
         number = row[0] & NUMBER_MASK
         state = states.get(number)
         if state is None:
-            group_of = generation.groups[row[3]] if row[3] is not None else None
+            group_of = generation.group_of_row(row[3]) if row[3] is not None else None
             state = states[number] = MessageState(number, group_of, READY, 0)
         if queue.fifo and state.group is not None and state.group is not served:
             served = state.group
